@@ -1,0 +1,61 @@
+"""Strict, frozen settings; every training setting says whether it is identity or placement.
+
+Identity settings say what a result *is* and move its key. Placement settings say where and how it is made (cluster, batch on the
+device, intervals) and may change between attempts of one key.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.fields import FieldInfo
+
+_MARK = "align"
+
+
+class Settings(BaseModel):
+    """Base of all settings: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, validate_default=True)
+
+
+def identity(default: Any = ..., **constraints: Any) -> Any:
+    """A field that is part of a result's identity. A field added later must leave keys alone at its default: see `identity_config`."""
+    return Field(default, json_schema_extra={_MARK: "identity"}, **constraints)
+
+
+def added_identity(default: Any, **constraints: Any) -> Any:
+    """An identity field added after the first release: left out of the key while it holds `default`, so that no key moves."""
+    return Field(default, json_schema_extra={_MARK: "identity-added"}, **constraints)
+
+
+def placement(default: Any = ..., **constraints: Any) -> Any:
+    """A field that says where or how, never what."""
+    return Field(default, json_schema_extra={_MARK: "placement"}, **constraints)
+
+
+def mark_of(field: FieldInfo) -> str | None:
+    extra = field.json_schema_extra
+    return str(extra[_MARK]) if isinstance(extra, dict) and _MARK in extra else None
+
+
+def identity_config(settings: Settings) -> dict[str, Any]:
+    """The identity settings of one stage as plain JSON, with nested settings whole."""
+    out: dict[str, Any] = {}
+    dumped = settings.model_dump(mode="json")
+    for name, field in type(settings).model_fields.items():
+        mark = mark_of(field)
+        if mark == "identity" or (mark == "identity-added" and getattr(settings, name) != field.default):
+            out[name] = dumped[name]
+    return out
+
+
+def placement_config(settings: Settings) -> dict[str, Any]:
+    """The placement settings of one stage as plain JSON."""
+    dumped = settings.model_dump(mode="json")
+    return {name: dumped[name] for name, field in type(settings).model_fields.items() if mark_of(field) == "placement"}
+
+
+def unmarked(model: type[Settings]) -> Iterator[str]:
+    """Names of fields that say neither identity nor placement (a test refuses them in stage settings)."""
+    return (name for name, field in model.model_fields.items() if mark_of(field) is None)

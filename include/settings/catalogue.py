@@ -1,0 +1,92 @@
+"""Finding the named configurations in configs/."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from include.domain.canonical import digest
+from include.domain.records import Rubric
+from include.settings.clusters import Cluster
+from include.settings.errors import SettingsError
+from include.settings.loader import load, read_yaml
+from include.settings.recipes import Recipe
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
+_VERSIONED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)@v?(\d+)\Z")
+
+
+def project_root() -> Path:
+    """The folder with configs/ and include/: ALIGN_HOME, or where this package lies."""
+    return Path(os.environ.get("ALIGN_HOME") or Path(__file__).resolve().parents[2])
+
+
+def config_dir() -> Path:
+    return Path(os.environ.get("ALIGN_CONFIGS") or project_root() / "configs")
+
+
+def lock_file() -> Path:
+    """The pinned requirements of the cluster's programs."""
+    return project_root() / "requirements-cluster.txt"
+
+
+def _path(kind: str, name: str) -> Path:
+    if not _NAME.match(name):
+        raise SettingsError(f"{kind} name {name!r}: letters, digits, '-' and '_' only")
+    return config_dir() / kind / f"{name}.yaml"
+
+
+def recipe(name: str) -> Recipe:
+    """configs/recipes/<name>.yaml; `name` may carry ``@v<version>``, which must then fit."""
+    base, _, version = name.partition("@")
+    found = load(Recipe, _path("recipes", base))
+    if found.name != base:
+        raise SettingsError(f"configs/recipes/{base}.yaml calls itself {found.name!r}")
+    if version and version.removeprefix("v") != str(found.version):
+        raise SettingsError(f"recipe {name}: configs/recipes/{base}.yaml is version {found.version}")
+    return found
+
+
+def recipe_names() -> list[str]:
+    return sorted(path.stem for path in (config_dir() / "recipes").glob("*.yaml"))
+
+
+def cluster(name: str | None = None) -> Cluster:
+    """configs/clusters/<name>.yaml; by default the one that ALIGN_CLUSTER names, else `local`."""
+    return load(Cluster, _path("clusters", name or os.environ.get("ALIGN_CLUSTER") or "local"))
+
+
+def store_root(where: Cluster) -> str:
+    """The store's absolute path on the cluster."""
+    root = where.store_root or os.environ.get("ALIGN_STORE_ROOT", "")
+    if not root.startswith("/"):
+        raise SettingsError(f"cluster {where.name}: set `store_root`, or ALIGN_STORE_ROOT, to an absolute path (got {root!r})")
+    return root.rstrip("/")
+
+
+def versioned(kind: str, reference: str) -> dict[str, Any]:
+    """The file of `reference` (name@version) in configs/<kind>, with the version checked."""
+    match = _VERSIONED.match(reference)
+    if not match:
+        raise SettingsError(f"{kind} {reference!r}: expected name@version")
+    data = read_yaml(_path(kind, match.group(1)))
+    if str(data.get("version")) != match.group(2):
+        raise SettingsError(f"{kind} {reference}: configs/{kind}/{match.group(1)}.yaml is version {data.get('version')}")
+    return data
+
+
+def rubric(reference: str) -> Rubric:
+    """A rubric; its `version` is name@number#<first 12 digits of its text's digest>, so a changed text can't keep its version."""
+    data = versioned("rubrics", reference)
+    try:
+        body = {
+            "rubric_id": str(data["name"]),
+            "text": str(data["text"]),
+            "dimensions": [str(d) for d in data["dimensions"]],
+            "reason_codes": [str(c) for c in data["reason_codes"]],
+        }
+    except KeyError as error:
+        raise SettingsError(f"rubric {reference}: {error} is missing") from error
+    mark = digest("rubric", body).removeprefix("sha256:")[:12]
+    version = f"{data['name']}@{data['version']}#{mark}"
+    return Rubric(body["rubric_id"], version, body["text"], tuple(body["dimensions"]), tuple(body["reason_codes"]))

@@ -1,0 +1,50 @@
+"""configs/clusters/*.yaml: where jobs run. Nothing here is part of a result's identity but the environment's digest."""
+
+from typing import Literal
+
+from include.domain.environment import Environment
+from include.settings.base import Settings
+
+
+class StageDefaults(Settings):
+    """Resources of a stage on this cluster, where the recipe leaves them open."""
+
+    cpus: int = 1
+    memory_gb: float = 4.0
+    gpus: int = 0
+    nodes: int = 1
+    time_limit_minutes: int = 60
+
+
+class Cluster(Settings):
+    """One Slurm cluster and the store its jobs see."""
+
+    name: str
+    slurm_conn_id: str
+    """Airflow connection of type `slurm`."""
+    store_access: Literal["sftp", "mounted"]
+    """sftp: over the connection's SSH; mounted: the control plane sees the same path."""
+    store_root: str = ""
+    """Absolute POSIX path as jobs see it; empty: the environment variable ALIGN_STORE_ROOT."""
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    system: str = "linux"
+    machine: str = "x86_64"
+    python: str = "3.11"
+    gpu_gres: str = "gpu"
+    heavy_licence: str | None = None
+    """Slurm licence that a heavy job takes, so that one runs at a time."""
+    nice: int | None = None
+    pool: str = "slurm_submissions"
+    """Airflow pool that limits submissions at once."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before the program, such as `module load`; written by the administrator, never by a user."""
+    signal_lead_s: int = 90
+    max_unknown_s: int = 900
+    visibility_deadline_s: int = 120
+    defaults: StageDefaults = StageDefaults()
+
+    def environment(self, lock: str) -> Environment:
+        """The environment of jobs here, given the lock file's sha256."""
+        return Environment(lock, self.system, self.machine, self.python)

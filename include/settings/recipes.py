@@ -1,0 +1,183 @@
+"""configs/recipes/*.yaml: what to train. A recipe is immutable as name@version; its digest stands in every run."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from include.domain.canonical import digest
+from include.settings.base import Settings
+from include.settings.training import (
+    BaseImportSettings,
+    DpoSettings,
+    EvaluationSettings,
+    GenerateSettings,
+    PpoSettings,
+    RewardModelSettings,
+    SftSettings,
+    ShadowSettings,
+)
+
+Method = Literal["dpo", "ppo"]
+
+
+class BaseSource(Settings):
+    """The raw file a base is imported from, pinned by sha256. Left empty for generated sources, whose bytes follow from a seed."""
+
+    kind: Literal["file", "generated"]
+    path: str | None = None
+    """Relative to ALIGN_SOURCES, or absolute."""
+    sha256: str | None = None
+    seed: int = 0
+    rows: int = 0
+
+    @model_validator(mode="after")
+    def _pinned(self) -> "BaseSource":
+        if self.kind == "file" and not (self.path and self.sha256):
+            raise ValueError("a file must be named with `path` and pinned with `sha256`")
+        return self
+
+
+class DataSource(Settings):
+    """One source of rows. `mapping` names the transform that turns its rows into records."""
+
+    name: str
+    kind: Literal["jsonl", "json", "csv", "parquet", "hub", "s3", "generated"]
+    mapping: str
+    path: str | None = None
+    split: str | None = None
+    licence: str
+    usage_basis: str = "licence"
+    sha256: str | None = None
+    s3_conn_id: str | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class DataSettings(Settings):
+    """How sources become dataset versions."""
+
+    project: str = "default"
+    split_salt: str
+    """One salt a project: a group is on the same side in all of its datasets."""
+    sources: tuple[DataSource, ...]
+    licences: tuple[str, ...]
+    """Allow-list; a row of another licence blocks."""
+    max_quarantine_share: float = Field(0.02, ge=0, le=1)
+    min_rows: dict[str, int] = Field(default_factory=dict)
+    use_shares: dict[str, float]
+    near_duplicate_threshold: float = Field(0.9, gt=0, le=1)
+    synthetic_pairs: int = Field(0, ge=0)
+    seed: int = 0
+
+
+class AnnotationSettings(Settings):
+    """Preference collection."""
+
+    rubric: str
+    """name@version in configs/rubrics."""
+    human_tasks: int = Field(0, ge=0)
+    """Comparisons kept for people; the verifier takes the rest. With an unattended demonstration the verifier takes all."""
+    verifier: bool = True
+    overlap_share: float = Field(0.0, ge=0, le=1)
+    min_labels: int = Field(ge=1)
+    min_decided: int = Field(1, ge=1)
+    min_agreement: float = Field(0.6, ge=-1, le=1)
+    agreement_not_applicable_passes: bool = False
+    max_age_hours: float = Field(168.0, gt=0)
+    timeout_hours: float = Field(72.0, gt=0)
+
+
+class PreferenceSettings(Settings):
+    """How labels become pairs."""
+
+    aggregation: Literal["majority@1"] = "majority@1"
+    rubrics: tuple[str, ...]
+    max_imported_share: float = Field(0.0, ge=0, le=1)
+    max_pairs_per_prompt: int = Field(4, ge=1)
+    reward_max_imported_share: float = Field(0.0, ge=0, le=1)
+    min_train_pairs: int = Field(8, ge=1)
+
+
+class RewardGate(Settings):
+    min_pairs: int = Field(100, ge=1)
+    alpha: float = Field(0.05, gt=0, lt=0.5)
+    required: bool = True
+
+
+class ApprovalSettings(Settings):
+    """Who may let a release through."""
+
+    approvers: tuple[str, ...] = Field(min_length=1)
+    demonstration_accounts: tuple[str, ...] = ()
+    count: int = Field(1, ge=1)
+    timeout_hours: float = Field(72.0, gt=0)
+
+    @model_validator(mode="after")
+    def _enough(self) -> "ApprovalSettings":
+        if self.count > len(set(self.approvers)):
+            raise ValueError(f"{self.count} approvals are asked for, {len(set(self.approvers))} people are named")
+        return self
+
+
+class ReleaseSettings(Settings):
+    registered_name: str
+    canary: Literal["shadow"] = "shadow"
+    system_prompt: str | None = None
+    fallback: str | None = None
+    """Policy for uncertain long-tail inputs, recorded on the release: `sft` or nothing."""
+
+
+class Recipe(Settings):
+    """The whole chain of one alignment run."""
+
+    name: str
+    version: int = Field(ge=1)
+    description: str
+    owner: str
+    """Who asked, on scheduled runs."""
+    demonstration: bool = False
+    seed: int = Field(ge=0)
+    method: Method = "dpo"
+    rerun_salt: str = ""
+    base_source: BaseSource
+    base: BaseImportSettings
+    data: DataSettings
+    sft: SftSettings
+    generate: GenerateSettings
+    annotation: AnnotationSettings
+    preferences: PreferenceSettings
+    reward_model: RewardModelSettings
+    reward_gate: RewardGate = RewardGate()
+    dpo: DpoSettings
+    ppo: PpoSettings
+    evaluation: EvaluationSettings
+    gates: str
+    """name@version in configs/gates."""
+    approval: ApprovalSettings
+    release: ReleaseSettings
+    shadow: ShadowSettings = ShadowSettings()
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, value: str) -> str:
+        if not value.replace("-", "").replace("_", "").isalnum() or not value.isascii():
+            raise ValueError("letters, digits, '-' and '_' only")
+        return value
+
+    @model_validator(mode="after")
+    def _demonstration_only(self) -> "Recipe":
+        if not self.demonstration:
+            if self.approval.demonstration_accounts:
+                raise ValueError("approval.demonstration_accounts is for recipes marked `demonstration: true` only")
+            if self.annotation.agreement_not_applicable_passes:
+                raise ValueError("annotation.agreement_not_applicable_passes is for recipes marked `demonstration: true` only")
+        elif not self.release.registered_name.startswith("demo-"):
+            raise ValueError("release.registered_name of a demonstration recipe must begin with 'demo-'")
+        return self
+
+    @property
+    def reference(self) -> str:
+        return f"{self.name}@v{self.version}"
+
+    @property
+    def digest(self) -> str:
+        return digest("recipe", self.model_dump(mode="json"))

@@ -1,0 +1,222 @@
+"""Settings of the stages that run as jobs. Each field is identity or placement; a test snapshots the identity set."""
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from include.settings.base import Settings, identity, placement
+
+Precision = Literal["fp32", "bf16_autocast"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+
+class JobSettings(Settings):
+    """How a job is placed; nothing here is identity. Resources left out come from the cluster's defaults for the stage."""
+
+    partition: str | None = None
+    time_limit_minutes: int = 60
+    cpus: int | None = None
+    memory_gb: float | None = None
+    gpus: int | None = None
+    nodes: int = 1
+    preemptible: bool = False
+    heavy: bool = True
+    """Takes one licence `heavy` where the cluster has it, so that heavy jobs run one at a time."""
+
+
+class StageSettings(Settings):
+    """What every stage has."""
+
+    job: JobSettings = placement(JobSettings())
+    threads: int = placement(2, ge=1)
+    log_every_steps: int = placement(1, ge=1)
+    save_every_steps: int = placement(10, ge=1)
+    keep_checkpoints: int = placement(2, ge=1)
+
+
+class OptimiserSettings(StageSettings):
+    """Shared by the trainers. Batches are counted in examples over all ranks."""
+
+    learning_rate: float = identity(gt=0)
+    steps: int = identity(ge=1)
+    global_batch: int = identity(ge=1)
+    warmup_steps: int = identity(0, ge=0)
+    schedule: Schedule = identity("constant")
+    max_grad_norm: float = identity(1.0, gt=0)
+    weight_decay: float = identity(0.0, ge=0)
+    betas: tuple[float, float] = identity((0.9, 0.999))
+    max_length: int = identity(256, ge=8)
+    precision: Precision = identity("fp32")
+    engine: Literal["deepspeed"] = identity("deepspeed")
+    zero_stage: Literal[0, 1, 2, 3] = identity(0)
+    optimizer: Literal["torch_adamw"] = identity("torch_adamw")
+    attention: Literal["sdpa", "eager"] = identity("sdpa")
+    micro_batch: int = placement(8, ge=1)
+
+
+class TinyModel(Settings):
+    """Shape and training of the model that base import makes from a seed, below one million parameters."""
+
+    hidden_size: int = 128
+    layers: int = 4
+    heads: int = 4
+    steps: int = 300
+    batch: int = 64
+    learning_rate: float = 3e-3
+    max_length: int = 64
+
+
+class BaseImportSettings(StageSettings):
+    kind: Literal["gguf", "tiny"] = identity()
+    file: str = identity()
+    dtype: Literal["float32"] = identity("float32")
+    tiny: TinyModel | None = identity(None)
+
+    @model_validator(mode="after")
+    def _tiny_has_a_shape(self) -> "BaseImportSettings":
+        if (self.kind == "tiny") != (self.tiny is not None):
+            raise ValueError("`tiny` belongs to kind: tiny, and only there")
+        return self
+
+
+class SftSettings(OptimiserSettings):
+    eval_rows: int = identity(0, ge=0)
+    eval_max_new_tokens: int = identity(40, ge=1)
+
+
+class SamplingSettings(Settings):
+    """temperature 0 is greedy; top_p 1 and top_k None cut nothing."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    max_new_tokens: int = 32
+
+
+class GenerateSettings(StageSettings):
+    sampling: SamplingSettings = identity(SamplingSettings())
+    candidates_per_prompt: int = identity(2, ge=2)
+    prompt_limit: int = identity(64, ge=1)
+    side: Literal["train"] = identity("train")
+    use: Literal["preference", "rl"] = identity("preference")
+    dtype: Literal["float32", "bfloat16"] = identity("float32")
+    safety_filter_version: str = identity("none@1")
+    generation_batch: int = placement(96, ge=1)
+
+
+class EarlyStop(Settings):
+    every_steps: int = 10
+    patience: int = 3
+
+
+class RewardModelSettings(OptimiserSettings):
+    clip: float = identity(5.0, gt=0)
+    epsilon: float = identity(1e-8, gt=0)
+    early_stop: EarlyStop = identity(EarlyStop())
+    eval_pairs: int = identity(64, ge=1)
+    max_identical_share: float = identity(0.2, ge=0, le=1)
+
+
+class DpoSettings(OptimiserSettings):
+    beta: float = identity(0.1, gt=0)
+    loss: Literal["sigmoid", "ipo"] = identity("sigmoid")
+    label_smoothing: float = identity(0.0, ge=0, lt=0.5)
+    max_identical_share: float = identity(0.2, ge=0, le=1)
+    allow_early_stop: bool = identity(False)
+
+
+class KlSettings(Settings):
+    """Adaptive: above twice the target × factor, below half of it ÷ factor; constants of mission and InstructGPT practice."""
+
+    controller: Literal["adaptive", "fixed"] = "adaptive"
+    target: float = 6.0
+    initial: float = 0.1
+    factor: float = 1.5
+    floor: float = 1e-4
+
+
+class PpoRewardSettings(Settings):
+    model_weight: float = 1.0
+    clip: float = 5.0
+    verifier_weight: float = 1.0
+    length_penalty: float = 0.0
+
+
+class PpoGuards(Settings):
+    kl_negative: float = -1.0
+    kl_max: float = 50.0
+    value_loss_max: float = 100.0
+    entropy_min: float = 0.01
+    missing_reward_share: float = 0.2
+    consecutive: int = 3
+
+
+class PpoSettings(StageSettings):
+    iterations: int = identity(ge=1)
+    prompts_per_iteration: int = identity(ge=1)
+    max_new_tokens: int = identity(24, ge=1)
+    temperature: float = identity(1.0, gt=0)
+    epochs: int = identity(1, ge=1)
+    minibatch: int = identity(ge=1)
+    learning_rate: float = identity(gt=0)
+    critic_learning_rate: float = identity(gt=0)
+    kl: KlSettings = identity(KlSettings())
+    clip: float = identity(0.2, gt=0)
+    value_clip: float = identity(0.5, gt=0)
+    gamma: float = identity(1.0, gt=0, le=1)
+    lam: float = identity(0.95, gt=0, le=1)
+    value_coefficient: float = identity(0.5, ge=0)
+    whiten: bool = identity(True)
+    reward: PpoRewardSettings = identity(PpoRewardSettings())
+    max_grad_norm: float = identity(1.0, gt=0)
+    weight_decay: float = identity(0.0, ge=0)
+    betas: tuple[float, float] = identity((0.9, 0.95))
+    max_length: int = identity(256, ge=8)
+    precision: Precision = identity("fp32")
+    engine: Literal["deepspeed"] = identity("deepspeed")
+    zero_stage: Literal[0] = identity(0)
+    optimizer: Literal["torch_adamw"] = identity("torch_adamw")
+    attention: Literal["sdpa", "eager"] = identity("sdpa")
+    ratio_tolerance: float = identity(1e-4, gt=0)
+    guards: PpoGuards = identity(PpoGuards())
+    micro_batch: int = placement(8, ge=1)
+    generation_batch: int = placement(32, ge=1)
+
+
+class EvaluationSettings(StageSettings):
+    """What is measured. Suites are named in configs/suites; generation is greedy unless said otherwise."""
+
+    suites: str = identity()
+    """name@version of a file in configs/suites."""
+    max_new_tokens: int = identity(40, ge=1)
+    dtype: Literal["float32", "bfloat16"] = identity("float32")
+    backend: Literal["transformers"] = identity("transformers")
+    latency_requests: int = identity(8, ge=1)
+    reward_hacking_items: int = identity(64, ge=0)
+    generation_batch: int = placement(64, ge=1)
+
+
+class ShadowSettings(StageSettings):
+    """The canary where nothing serves: recorded prompts, both models. Called a shadow run everywhere."""
+
+    requests: int = identity(24, ge=1)
+    max_new_tokens: int = identity(40, ge=1)
+    dtype: Literal["float32", "bfloat16"] = identity("float32")
+    limits: dict[str, float] = identity({"error_share": 0.0, "latency_ratio": 1.5, "length_ratio": 1.5})
+    generation_batch: int = placement(8, ge=1)
+
+
+STAGE_SETTINGS: dict[str, type[StageSettings]] = {
+    "base_import": BaseImportSettings,
+    "sft": SftSettings,
+    "generate": GenerateSettings,
+    "reward_model": RewardModelSettings,
+    "dpo": DpoSettings,
+    "ppo": PpoSettings,
+    "evaluate": EvaluationSettings,
+    "shadow": ShadowSettings,
+}
+
+
+def sampling_json(sampling: SamplingSettings) -> dict[str, Any]:
+    return sampling.model_dump(mode="json")

@@ -1,0 +1,125 @@
+"""plan() of every stage that runs as a job: which inputs, which settings, which tokenizer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from include.domain.canonical import digest
+from include.settings.recipes import Recipe
+from include.stages.errors import StageError
+from include.stages.plan import Bench, Input, Plan, revision
+from include.stages.refs import ArtifactRef, DatasetRef, FileRef, ModelRef
+
+SCORERS: Mapping[str, str] = {
+    "exact_match": "include.eval.exact_match",
+    "asked_form": "include.eval.asked_form",
+    "length_tokens": "include.eval.length",
+    "likelihood_choice": "include.eval.likelihood_choice",
+    "bbq_accuracy": "include.eval.bbq",
+    "reward_score": "include.eval.reward_score",
+}
+"""Scorer → the module whose import closure is its version."""
+
+
+def _model(ref: ModelRef) -> Input:
+    return Input(ref.digest, ref.digest)
+
+
+def _data(ref: DatasetRef) -> Input:
+    return Input(ref.content_hash, ref.artifact)
+
+
+def _same_tokens(*models: ModelRef) -> tuple[str, str]:
+    """The one tokenizer and chat template of all; artifacts under another are refused."""
+    pairs = {(m.tokenizer, m.chat_template) for m in models}
+    if len(pairs) != 1:
+        listed = "; ".join(f"{m.kind} {m.digest[:19]}: tokenizer {m.tokenizer[:19]}, template {m.chat_template[:19]}" for m in models)
+        raise StageError(f"models of different tokenizers or chat templates cannot meet in one run: {listed}")
+    return pairs.pop()
+
+
+def base_import(bench: Bench, source: FileRef) -> Plan:
+    settings = bench.recipe.base.model_copy(update={"file": source.file})
+    return bench.plan("base_import", {"source": Input(source.sha256, source.sha256)}, settings)
+
+
+def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef) -> Plan:
+    inputs = {"base": _model(base), "demonstrations": _data(demonstrations)}
+    return bench.plan("sft", inputs, bench.recipe.sft, tokenizer=base.tokenizer, chat_template=base.chat_template)
+
+
+def generate(bench: Bench, policy: ModelRef, prompts: DatasetRef) -> Plan:
+    inputs = {"policy": _model(policy), "prompts": _data(prompts)}
+    return bench.plan("generate", inputs, bench.recipe.generate, tokenizer=policy.tokenizer, chat_template=policy.chat_template)
+
+
+def reward_model(bench: Bench, base: ModelRef, preferences: DatasetRef) -> Plan:
+    inputs = {"base": _model(base), "preferences": _data(preferences)}
+    return bench.plan("reward_model", inputs, bench.recipe.reward_model, tokenizer=base.tokenizer, chat_template=base.chat_template)
+
+
+def dpo(bench: Bench, policy: ModelRef, preferences: DatasetRef) -> Plan:
+    inputs = {"policy": _model(policy), "reference": _model(policy), "preferences": _data(preferences)}
+    return bench.plan("dpo", inputs, bench.recipe.dpo, tokenizer=policy.tokenizer, chat_template=policy.chat_template)
+
+
+def ppo(bench: Bench, policy: ModelRef, reward: ModelRef, prompts: DatasetRef) -> Plan:
+    tokenizer, template = _same_tokens(policy, reward)
+    inputs = {"policy": _model(policy), "reference": _model(policy), "reward_model": _model(reward), "prompts": _data(prompts)}
+    return bench.plan("ppo", inputs, bench.recipe.ppo, tokenizer=tokenizer, chat_template=template)
+
+
+def deployment(recipe: Recipe, model: ModelRef) -> dict[str, Any]:
+    """What is gated, approved and rolled back: weights with all that decides an answer. `digest` names it."""
+    body = {
+        "weights": model.digest,
+        "adapter": None,
+        "quantisation": "none",
+        "engine": recipe.evaluation.backend,
+        "dtype": recipe.evaluation.dtype,
+        "tokenizer": model.tokenizer,
+        "chat_template": model.chat_template,
+        "system_prompt": recipe.release.system_prompt,
+        "generation": {"temperature": 0.0, "max_new_tokens": recipe.evaluation.max_new_tokens},
+    }
+    return {**body, "digest": digest("deployment", body)}
+
+
+def evaluate(
+    bench: Bench,
+    models: Mapping[str, ModelRef],
+    suites: Mapping[str, DatasetRef],
+    suite_settings: Mapping[str, Any],
+    reward: ModelRef | None,
+) -> Plan:
+    """`models` by role (candidate, base, sft, champion, anchor); one job measures all of them side by side."""
+    recipe = bench.recipe
+    tokenizer, template = _same_tokens(*models.values(), *([reward] if reward else []))
+    inputs = {f"model_{role}": _model(ref) for role, ref in models.items()}
+    inputs |= {f"suite_{name}": _data(ref) for name, ref in suites.items()}
+    if reward is not None:
+        inputs["reward_model"] = _model(reward)
+    wanted = {scorer for suite in suite_settings.values() for scorer in suite["scorers"]} | ({"reward_score"} if reward else set())
+    extra = {
+        "measure": sorted(models),
+        "latency": sorted(models),
+        "deployments": {role: deployment(recipe, ref) for role, ref in models.items()},
+        "suites": dict(suite_settings),
+        "generation": {"temperature": 0.0, "max_new_tokens": recipe.evaluation.max_new_tokens},
+        "scorers": {name: revision(SCORERS[name]) for name in sorted(wanted)},
+        "reward_hacking": {"limit": recipe.evaluation.reward_hacking_items if reward else 0},
+    }
+    return bench.plan("evaluate", inputs, recipe.evaluation, extra=extra, tokenizer=tokenizer, chat_template=template)
+
+
+def shadow(bench: Bench, candidate: ModelRef, other: ModelRef, other_role: str, prompts: DatasetRef) -> Plan:
+    """The canary: `other_role` is champion, or sft at the first release."""
+    tokenizer, template = _same_tokens(candidate, other)
+    inputs = {"model_candidate": _model(candidate), f"model_{other_role}": _model(other), "prompts": _data(prompts)}
+    extra = {"generation": {"temperature": 0.0, "max_new_tokens": bench.recipe.shadow.max_new_tokens}, "system_prompt": bench.recipe.release.system_prompt}
+    return bench.plan("shadow", inputs, bench.recipe.shadow, extra=extra, tokenizer=tokenizer, chat_template=template)
+
+
+def candidates_of(result_outputs: Mapping[str, Any], key: str) -> ArtifactRef:
+    """The candidate set among a generation run's outputs."""
+    out = result_outputs["candidates"]
+    return ArtifactRef(out["kind"], out["digest"], key, "candidates")
