@@ -73,6 +73,17 @@ def descendants(roots: Sequence[ProcessStat]) -> list[ProcessStat]:
     return found
 
 
+def open_files(pid: int) -> set[str]:
+    """The paths a process holds open; empty for one that is gone or another user's."""
+    found = set()
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            found.add(str(link.readlink()))
+    except OSError:
+        return found
+    return found
+
+
 def send(process: ProcessStat, sig: signal.Signals) -> None:
     """Signal a process if it is still the same one."""
     if process.lives():

@@ -20,17 +20,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from local import slurm_config
+from local import slurm_config, slurm_programs
 from local.ports import Ports, is_listening, write_atomically
-from local.process import Daemons, LocalError, ProcessStat, all_processes, descendants, send, wait_until
+from local.process import Daemons, LocalError, ProcessStat, all_processes, descendants, open_files, send, wait_until
 from local.slurm_config import ClusterSettings
+from local.slurm_programs import SEARCH_PATH
 
-NEEDED_PROGRAMS = {
-    "munged": "munge", "slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-client", "sshd": "openssh-server",
-    "slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core", "mariadb-install-db": "mariadb-server-core",
-}  # fmt: skip
-_SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_LONGEST_SOCKET_FOLDER = 80  # a socket's path has at most 107 bytes
+_LONGEST_BASE = 66  # below it come /runtime/spool/n10/n10_99999.4294967291, and a socket's path has at most 107 bytes
 
 
 class PrivateSlurm:
@@ -44,7 +40,7 @@ class PrivateSlurm:
         self._daemons = Daemons(self.base / "run", self.base / "log")
         self.settings = ClusterSettings(
             name=name, user=pwd.getpwuid(os.getuid()).pw_name, host=socket.gethostname().split(".")[0], base=self.base,
-            sockets=self.base / "run", nodes=nodes, gpus=gpus, accounting=accounting, ports={},
+            runtime=self.base / "runtime", nodes=nodes, gpus=gpus, accounting=accounting, ports={},
             slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness,
         )  # fmt: skip
 
@@ -56,7 +52,7 @@ class PrivateSlurm:
             raise LocalError(f"{path} does not exist: no private Slurm was started in this folder")
         stored = json.loads(path.read_text())
         cluster = cls(base)
-        cluster.settings = ClusterSettings(**{**stored, "base": Path(stored["base"]), "sockets": Path(stored["sockets"])})
+        cluster.settings = ClusterSettings(**{**stored, "base": Path(stored["base"]), "runtime": Path(stored["runtime"])})
         return cluster
 
     # What a client needs to know
@@ -92,7 +88,7 @@ class PrivateSlurm:
 
     def run(self, *argv: str, check: bool = True, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
         """Run a Slurm client against this cluster."""
-        environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SEARCH_PATH}", **self.env()}
+        environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SEARCH_PATH}", **self.env()}
         return subprocess.run(argv, env=environment, text=True, capture_output=True, check=check, timeout=timeout_s)
 
     # Life
@@ -111,8 +107,8 @@ class PrivateSlurm:
 
     def start(self) -> PrivateSlurm:
         """Start what does not run yet and wait until all nodes take jobs."""
-        _require_programs(self.settings.accounting)
-        _require_plain(self.base)
+        slurm_programs.require(self.settings.accounting)
+        slurm_programs.require_plain(self.base)
         self._prepare()
         for daemon in self.daemons:
             self.spawn(daemon)
@@ -123,12 +119,12 @@ class PrivateSlurm:
         """Start one daemon, unless it runs, and wait until it answers."""
         if daemon not in self.daemons:
             raise LocalError(f"{daemon!r} is no daemon of this cluster; these are: {', '.join(self.daemons)}")
-        if daemon == "mariadbd" and not self.pid(daemon):
+        if self.pid(daemon):
+            return
+        if daemon == "mariadbd":
             self._make_database()
-        if self.settings.sockets != self.base / "run":
-            self.settings.sockets.mkdir(mode=0o700, exist_ok=True)
         home = pwd.getpwuid(os.getuid()).pw_dir
-        environment = {"PATH": _SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", **self.env()}
+        environment = {"PATH": SEARCH_PATH, "HOME": home, "LANG": "C.UTF-8", **self.env()}
         if daemon == "slurmdbd":
             environment["MYSQL_UNIX_PORT"] = str(self.settings.mariadb_socket)
         self._daemons.start(daemon, self._argv(daemon), env=environment, cwd=self.base)
@@ -154,8 +150,8 @@ class PrivateSlurm:
             send(process, signal.SIGKILL)
         for daemon in ("slurmdbd", "mariadbd", "munged"):
             self._daemons.stop(daemon, grace_s=30 if daemon == "mariadbd" else 10)
-        if self.settings.sockets != self.base / "run":
-            shutil.rmtree(self.settings.sockets, ignore_errors=True)
+        if not self.settings.runtime.is_relative_to(self.base):
+            shutil.rmtree(self.settings.runtime, ignore_errors=True)
 
     def _cancel_jobs(self) -> None:
         try:
@@ -168,29 +164,22 @@ class PrivateSlurm:
 
     def _job_processes(self) -> list[ProcessStat]:
         """The step daemons of this cluster with all below them: they outlive slurmd, in sessions of their own."""
-        marker = f"SLURM_CONF={self.slurm_conf}\0".encode()
-        steps = []
-        for process in all_processes():
-            if process.name.startswith("slurmstepd"):
-                try:
-                    environment = Path(f"/proc/{process.pid}/environ").read_bytes()
-                except OSError:
-                    continue  # gone, or another user's
-                if marker in environment:
-                    steps.append(process)
-        return descendants(steps)
+        logs = {str(self.base / f"log/slurmd.{node}.log") for node in self.settings.node_names}
+        return descendants([p for p in all_processes() if p.name == "slurmstepd" and logs & open_files(p.pid)])
 
     # Files
 
     def _prepare(self) -> None:
         stored = self.base / "cluster.json"
         if stored.exists():
-            self.settings = dataclasses.replace(self.settings, sockets=Path(json.loads(stored.read_text())["sockets"]))
-        elif len(str(self.base / "run")) > _LONGEST_SOCKET_FOLDER:
-            self.settings = dataclasses.replace(self.settings, sockets=Path(tempfile.mkdtemp(prefix="slurm-")))
+            self.settings = dataclasses.replace(self.settings, runtime=Path(json.loads(stored.read_text())["runtime"]))
+        if len(str(self.base)) > _LONGEST_BASE and not self.settings.runtime.exists():
+            self.settings = dataclasses.replace(self.settings, runtime=Path(tempfile.mkdtemp(prefix="slurm-")))
         self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for folder in ("etc", "run", "log", "state", "spool", "munge", "ssh", "dev", *(f"spool/{n}" for n in self.settings.node_names)):
-            (self.base / folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in ("etc", "run", "log", "state", "munge", "ssh", "dev"):
+            (self.base / folder).mkdir(exist_ok=True, mode=0o700)
+        for node in self.settings.node_names:
+            (self.settings.runtime / "spool" / node).mkdir(parents=True, exist_ok=True, mode=0o700)
         ports = Ports(self.base / "ports.json")
         named = ["slurmctld", *self.settings.node_names, "sshd", *(["slurmdbd"] if self.settings.accounting else [])]
         chosen = {name: ports.pick(name, ours=self.pid(name) is not None) for name in named}
@@ -208,7 +197,7 @@ class PrivateSlurm:
         write_atomically(s.slurm_conf, slurm_config.slurm_conf(s))
         write_atomically(etc / "gres.conf", slurm_config.gres_conf(s))
         write_atomically(etc / "task_prolog.sh", slurm_config.task_prolog(s), mode=0o755)
-        if (cgroup := slurm_config.cgroup_conf(slurm_version())) is not None:
+        if (cgroup := slurm_config.cgroup_conf(slurm_programs.version())) is not None:
             write_atomically(etc / "cgroup.conf", cgroup)
         if s.accounting:
             write_atomically(etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(s), mode=0o600)
@@ -239,7 +228,7 @@ class PrivateSlurm:
                  f"--auth-root-socket-user={self.user}", "--skip-test-db", "--innodb-flush-method=nosync",
                  "--innodb-log-file-size=8M"],
                 check=True, stdout=log, stderr=subprocess.STDOUT,
-                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SEARCH_PATH}"},
+                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SEARCH_PATH}"},
             )  # fmt: skip
         (self.base / "mysql.made").touch()
 
@@ -298,29 +287,3 @@ class PrivateSlurm:
             return ready()
 
         wait_until(f"{what} of the private Slurm", ready_or_dead, timeout_s=60, every_s=0.05, hint=f"See {self.base}/log.")
-
-
-def slurm_version() -> tuple[int, int]:
-    """Major and minor version of the installed Slurm, (22, 5) for 22.05.8."""
-    said = subprocess.run(["slurmctld", "-V"], text=True, capture_output=True, check=True, env={"PATH": _SEARCH_PATH}).stdout
-    found = re.search(r"(\d+)\.(\d+)", said)
-    if found is None:
-        raise LocalError(f"slurmctld -V said {said!r}, which names no version")
-    return int(found[1]), int(found[2])
-
-
-def missing_programs(accounting: bool = True) -> dict[str, str]:
-    """Programs that are not installed → the Debian package that has them."""
-    wanted = {p: d for p, d in NEEDED_PROGRAMS.items() if accounting or not d.startswith(("mariadb", "slurmdbd"))}
-    return {program: package for program, package in wanted.items() if shutil.which(program, path=_SEARCH_PATH) is None}
-
-
-def _require_programs(accounting: bool) -> None:
-    if missing := missing_programs(accounting):
-        packages = " ".join(sorted(set(missing.values())))
-        raise LocalError(f"not installed: {', '.join(missing)}. Install with: apt-get install --no-install-recommends {packages}")
-
-
-def _require_plain(base: Path) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9_./+-]+", str(base)):
-        raise LocalError(f"slurm.conf takes no path with spaces or special characters, and this is one: {base}. Move the project to a plain path.")

@@ -19,7 +19,7 @@ class ClusterSettings:
     user: str
     host: str
     base: Path
-    sockets: Path
+    runtime: Path  # sockets and slurmd's spool: a short path, as a socket's has at most 107 bytes
     nodes: int
     gpus: int
     accounting: bool
@@ -33,11 +33,11 @@ class ClusterSettings:
 
     @property
     def munge_socket(self) -> Path:
-        return self.sockets / "munge.sock"
+        return self.runtime / "munge.sock"
 
     @property
     def mariadb_socket(self) -> Path:
-        return self.sockets / "mariadb.sock"
+        return self.runtime / "mariadb.sock"
 
     @property
     def slurm_conf(self) -> Path:
@@ -56,7 +56,7 @@ AuthType=auth/munge
 # A requeued job waits cred_expire + 1 s; the default of 120 s is too long here.
 AuthInfo=socket={s.munge_socket},cred_expire=5
 StateSaveLocation={s.base}/state
-SlurmdSpoolDir={s.base}/spool/%n
+SlurmdSpoolDir={s.runtime}/spool/%n
 SlurmctldPidFile={s.base}/run/slurmctld.pidfile
 SlurmdPidFile={s.base}/run/slurmd.%n.pidfile
 SlurmctldLogFile={s.base}/log/slurmctld.log

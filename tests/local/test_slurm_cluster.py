@@ -92,7 +92,8 @@ def test_ssh_with_the_strict_host_key_reaches_slurm(slurm: PrivateSlurm) -> None
 def test_jobs_outlive_the_controller_and_a_second_handle_sees_the_same_cluster(slurm: PrivateSlurm) -> None:
     job = submit(slurm, "sleep 60")
     reaches(slurm, job, "RUNNING")
-    time.sleep(3)  # within about 2 s of a job's start a killed controller forgets that start (22.05)
+    began = time.time()
+    until(lambda: (slurm.base / "state/job_state").stat().st_mtime > began)  # a killed controller forgets what is not saved yet
     other = PrivateSlurm.attach(slurm.base)
     other.kill("slurmctld")
     assert slurm.pid("slurmctld") is None
@@ -122,7 +123,7 @@ def test_nothing_secret_is_open_to_others(slurm: PrivateSlurm) -> None:
 
 
 def test_stop_ends_daemons_and_what_is_left_of_jobs_of_a_killed_node(tmp_path: Path) -> None:
-    cluster = PrivateSlurm(tmp_path / "-with-a-long-name-so-that-its-sockets-need-a-shorter-home-than-this-one", accounting=False).start()
+    cluster = PrivateSlurm(tmp_path / "-with-a-long-name-so-that-sockets-need-a-shorter-home-than-this-one", accounting=False).start()
     try:
         marker = f"{os.getpid()}.125"
         job = submit(cluster, f"sleep {marker} & sleep {marker}", "--no-requeue")
@@ -133,7 +134,7 @@ def test_stop_ends_daemons_and_what_is_left_of_jobs_of_a_killed_node(tmp_path: P
         cluster.stop()
     assert running(marker) == []
     assert [daemon for daemon in cluster.daemons if cluster.pid(daemon)] == []
-    assert not cluster.settings.sockets.exists()
+    assert not cluster.settings.runtime.exists()
 
 
 def test_a_path_that_slurm_cannot_take_is_refused(tmp_path: Path) -> None:
