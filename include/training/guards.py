@@ -1,0 +1,223 @@
+"""Guards of PPO: what goes wrong is recognised, named, and ends the run with the last good checkpoint kept.
+
+A rising reward never outweighs one: the guards look at each batch before the optimiser does anything with the next.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from include.domain.errors import SpecError
+from include.runtime.errors import GuardTripped
+
+LEVERS = "Levers: a stronger KL (a smaller target, a larger initial coefficient), the minimum of a reward ensemble, a length penalty."
+CHECKS: Mapping[str, tuple[str, ...]] = {
+    "reward": (
+        "reward-model accuracy suspiciously high (above 0.80 on held-out pairs)?",
+        "KL out of hand (see kl and kl_coefficient in metrics.jsonl)?",
+        "read samples: rollouts of the last iterations are kept beside this report",
+    ),
+    "kl": (
+        "learning rate too large (a policy wants 10 to 100 times less than SFT)?",
+        "lengths within a batch too different (group them)?",
+        "tokenizers of actor, reference and reward model the same?",
+    ),
+    "value": (
+        "inputs: do critic and policy see the same sequence?",
+        "discount: is gamma 1.0, as the reward comes once for the whole answer?",
+        "modes: actor and critic in train mode, reference and reward model in eval mode without gradients?",
+    ),
+}
+_FAMILY = {
+    "reward_hacking": ("reward", "kl"),
+    "reward_missing": ("reward",),
+    "kl_negative": ("kl", "reward"),
+    "kl_exploding": ("kl", "reward"),
+    "ratio_exploding": ("kl", "reward"),
+    "ratio_at_lag_0": ("kl", "value"),
+    "value_loss_diverging": ("value",),
+    "entropy_collapse": ("reward", "kl"),
+    "length_explosion": ("reward", "kl"),
+    "non_finite": ("kl", "value"),
+}
+
+
+class GuardStop(GuardTripped):
+    """A guard ended the run: its name, what was seen, and the checks in the order in which they pay."""
+
+    def __init__(self, guard: str, seen: str) -> None:
+        checks = [check for family in _FAMILY[guard] for check in CHECKS[family]]
+        listed = " ".join(f"({i}) {check}" for i, check in enumerate(checks, 1))
+        super().__init__(guard, f"{seen}. Check in this order: {listed} {LEVERS}")
+
+
+@dataclass(frozen=True)
+class GuardLimits:
+    """Thresholds; a recipe may set each of them.
+
+    consecutive: batches in a row before a lasting trouble stops the run.
+    kl_noise: a batch KL above −kl_noise is sampling noise; below it `consecutive` times in a row is not.
+    kl_negative: below this once is enough.
+    kl_max: batch KL above it once, or above half of it `consecutive` times in a row.
+    ratio_max: largest mean of an update's probability ratio, or 1 / it.
+    missing_reward_share: largest share of answers without a finite reward in one batch.
+    value_loss_max: value loss above it; value_loss_factor: or above so many times the smallest batch's, if over value_loss_floor.
+    entropy_min: nats a token, together with `distinct_share_min`: fewer different answers than this share of the batch.
+    length_factor: mean answer length against the first batch's.
+    hacking_reward, hacking_quality: model reward up by so many deviations while the verifier's share falls by so much,
+        last three batches against first three.
+    """
+
+    consecutive: int = 3
+    kl_noise: float = 0.5
+    kl_negative: float = -1.0
+    kl_max: float = 50.0
+    ratio_max: float = 2.0
+    missing_reward_share: float = 0.2
+    value_loss_max: float = 100.0
+    value_loss_factor: float = 20.0
+    value_loss_floor: float = 5.0
+    entropy_min: float = 0.01
+    distinct_share_min: float = 0.3
+    length_factor: float = 3.0
+    hacking_reward: float = 1.0
+    hacking_quality: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.kl_negative >= 0 or self.kl_noise < 0 or self.kl_max <= 0 or self.consecutive < 1:
+            raise SpecError(f"guards: kl_negative must be below 0, kl_noise not, kl_max and consecutive above 0: {self}")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "GuardLimits":
+        names = [f.name for f in fields(cls)]
+        if unknown := set(config) - set(names):
+            raise SpecError(f"guards.{sorted(unknown)[0]} is not a limit; there are {', '.join(names)}")
+        return cls(**config)
+
+
+@dataclass(frozen=True)
+class BatchFigures:
+    """What the guards look at after one iteration. `verified` is the share the verifier found right, None without one."""
+
+    kl: float
+    ratio: float
+    policy_loss: float
+    value_loss: float
+    entropy: float
+    mean_length: float
+    distinct_share: float
+    model_reward: float
+    verified: float | None
+
+
+@dataclass
+class _History:
+    below_zero: int = 0
+    too_far: int = 0
+    value_diverging: int = 0
+    collapsed: int = 0
+    too_long: int = 0
+    least_value_loss: float = math.inf
+    first_length: float = math.nan
+
+
+class Guards:
+    """Sees every batch once, in order; its history is part of a checkpoint."""
+
+    def __init__(self, limits: GuardLimits, kl_target: float) -> None:
+        self.limits = limits
+        self._kl_target = kl_target
+        self._history = _History()
+        self._rewards: list[float] = []
+        self._verified: list[float] = []
+
+    def check_rewards(self, missing: int, total: int) -> None:
+        """Before anything is learnt from a batch: too many answers without a reward stop the run."""
+        if not total or missing / total > self.limits.missing_reward_share:
+            raise GuardStop(
+                "reward_missing",
+                f"{missing} of {total} answers have no finite reward, the limit is a share of {self.limits.missing_reward_share}",
+            )
+
+    def check_first_ratio(self, gap: float, tolerance: float) -> None:
+        """At lag 0 nothing has been learnt yet, so the first minibatch's ratio must be 1."""
+        if not gap <= tolerance:
+            raise GuardStop("ratio_at_lag_0", f"largest |ratio - 1| of the first minibatch is {gap:.3g}, allowed is {tolerance:g}")
+
+    def check(self, batch: BatchFigures) -> None:
+        """After a batch's update. Raises GuardStop naming the guard."""
+        self._finite(batch)
+        self._kl(batch)
+        self._value(batch)
+        self._collapse(batch)
+        self._length(batch)
+        self._hacking(batch)
+
+    def _finite(self, batch: BatchFigures) -> None:
+        for name, value in asdict(batch).items():
+            if value is not None and not math.isfinite(value):
+                raise GuardStop("non_finite", f"{name} is {value}")
+
+    def _kl(self, batch: BatchFigures) -> None:
+        limits, seen = self.limits, self._history
+        seen.below_zero = seen.below_zero + 1 if batch.kl < -limits.kl_noise else 0
+        if batch.kl < limits.kl_negative or seen.below_zero >= limits.consecutive:
+            raise GuardStop(
+                "kl_negative",
+                f"batch KL {batch.kl:.4g} (below -{limits.kl_noise:g} for {seen.below_zero} batches; noise is small and single)",
+            )
+        seen.too_far = seen.too_far + 1 if batch.kl > limits.kl_max / 2 else 0
+        if batch.kl > limits.kl_max or seen.too_far >= limits.consecutive:
+            raise GuardStop("kl_exploding", f"batch KL {batch.kl:.4g} against a target of {self._kl_target:g} ({seen.too_far} batches)")
+        if not 1 / limits.ratio_max <= batch.ratio <= limits.ratio_max:
+            raise GuardStop("ratio_exploding", f"mean probability ratio {batch.ratio:.4g}, allowed up to {limits.ratio_max:g}")
+
+    def _value(self, batch: BatchFigures) -> None:
+        limits, seen = self.limits, self._history
+        bound = min(limits.value_loss_max, max(limits.value_loss_factor * seen.least_value_loss, limits.value_loss_floor))
+        high = batch.value_loss > bound
+        seen.value_diverging = seen.value_diverging + 1 if high else 0
+        seen.least_value_loss = min(seen.least_value_loss, batch.value_loss)
+        if seen.value_diverging >= limits.consecutive:
+            raise GuardStop("value_loss_diverging", f"value loss {batch.value_loss:.4g}, the smallest was {seen.least_value_loss:.4g}")
+
+    def _collapse(self, batch: BatchFigures) -> None:
+        limits, seen = self.limits, self._history
+        collapsed = batch.entropy < limits.entropy_min and batch.distinct_share < limits.distinct_share_min
+        seen.collapsed = seen.collapsed + 1 if collapsed else 0
+        if seen.collapsed >= limits.consecutive:
+            raise GuardStop("entropy_collapse", f"entropy {batch.entropy:.3g} nats, {batch.distinct_share:.0%} of answers differ")
+
+    def _length(self, batch: BatchFigures) -> None:
+        limits, seen = self.limits, self._history
+        if math.isnan(seen.first_length):
+            seen.first_length = batch.mean_length
+        seen.too_long = seen.too_long + 1 if batch.mean_length > limits.length_factor * seen.first_length else 0
+        if seen.too_long >= limits.consecutive:
+            raise GuardStop("length_explosion", f"mean answer length {batch.mean_length:.1f} tokens, at first {seen.first_length:.1f}")
+
+    def _hacking(self, batch: BatchFigures) -> None:
+        if batch.verified is None:
+            return
+        self._rewards.append(batch.model_reward)
+        self._verified.append(batch.verified)
+        if len(self._rewards) < 6:
+            return
+        reward, quality = _rise(self._rewards), _rise(self._verified)
+        if reward > self.limits.hacking_reward and quality < -self.limits.hacking_quality:
+            raise GuardStop(
+                "reward_hacking", f"model reward rose by {reward:.3g} deviations while the verified share fell by {-quality:.3g}"
+            )
+
+    def state(self) -> dict[str, Any]:
+        history = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in asdict(self._history).items()}
+        return {"history": history, "rewards": list(self._rewards), "verified": list(self._verified)}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._history = _History(**{k: v for k, v in state["history"].items() if v is not None})
+        self._rewards, self._verified = list(state["rewards"]), list(state["verified"])
+
+
+def _rise(series: list[float]) -> float:
+    return math.fsum(series[-3:]) / 3 - math.fsum(series[:3]) / 3

@@ -1,0 +1,101 @@
+"""Losses over pairs against numbers worked out by hand (with math alone) and gradients by their closed form."""
+
+import math
+
+import pytest
+import torch
+
+from include.training.losses import DpoObjective, PairLogProbs, bradley_terry, pair_credit
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x))
+
+
+def _pairs(pc: list[float], pr: list[float], rc: list[float], rr: list[float]) -> PairLogProbs:
+    return PairLogProbs(*(torch.tensor(side, dtype=torch.float64, requires_grad=True) for side in (pc, pr, rc, rr)))
+
+
+def test_bradley_terry_is_ln_2_for_equal_scores_and_minus_log_sigmoid_of_the_difference() -> None:
+    loss = bradley_terry(torch.tensor([1.0, 2.0, -1.0], dtype=torch.float64), torch.tensor([1.0, 0.5, 3.0], dtype=torch.float64))
+    assert loss.tolist() == pytest.approx([math.log(2), math.log(1 + math.exp(-1.5)), math.log(1 + math.exp(4.0))], abs=1e-12)
+
+
+def test_bradley_terry_gradient_is_sigmoid_minus_one_on_the_chosen_side_and_its_opposite_on_the_rejected() -> None:
+    chosen = torch.tensor([0.3, -2.0], dtype=torch.float64, requires_grad=True)
+    rejected = torch.tensor([1.1, 0.25], dtype=torch.float64, requires_grad=True)
+    bradley_terry(chosen, rejected).sum().backward()
+    expected = [_sigmoid(0.3 - 1.1) - 1, _sigmoid(-2.25) - 1]
+    assert chosen.grad.tolist() == pytest.approx(expected, abs=1e-12)
+    assert rejected.grad.tolist() == pytest.approx([-g for g in expected], abs=1e-12)
+
+
+def test_bradley_terry_sees_only_differences() -> None:
+    chosen, rejected = torch.tensor([0.7, -0.2]), torch.tensor([0.1, 0.9])
+    assert torch.allclose(bradley_terry(chosen + 100, rejected + 100), bradley_terry(chosen, rejected), atol=1e-5)
+
+
+def test_bradley_terry_stays_finite_for_a_hopeless_pair() -> None:
+    assert bradley_terry(torch.tensor([-500.0]), torch.tensor([500.0])).tolist() == [1000.0]
+
+
+def test_dpo_at_the_reference_is_ln_2() -> None:
+    pairs = _pairs([-3.0], [-4.0], [-3.0], [-4.0])
+    assert DpoObjective(0.1)(pairs).item() == pytest.approx(math.log(2), abs=1e-12)
+
+
+def test_dpo_sigmoid_equals_the_hand_worked_value_and_gradient() -> None:
+    pairs = _pairs([-10.0], [-12.0], [-11.0], [-11.5])  # margin = (−10+11) − (−12+11.5) = 1.5
+    loss = DpoObjective(0.2)(pairs)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(math.log(1 + math.exp(-0.3)), abs=1e-12)
+    slope = -0.2 * _sigmoid(-0.3)
+    assert pairs.policy_chosen.grad.item() == pytest.approx(slope, abs=1e-12)
+    assert pairs.policy_rejected.grad.item() == pytest.approx(-slope, abs=1e-12)
+
+
+def test_label_smoothing_mixes_in_the_flipped_loss() -> None:
+    pairs = _pairs([-10.0], [-12.0], [-11.0], [-11.5])
+    expected = 0.9 * math.log(1 + math.exp(-0.3)) + 0.1 * math.log(1 + math.exp(0.3))
+    assert DpoObjective(0.2, label_smoothing=0.1)(pairs).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_ipo_is_the_squared_distance_from_half_over_beta() -> None:
+    pairs = _pairs([-1.0], [-2.0], [-1.5], [-2.25])  # margin = 0.5 − 0.25 = 0.25
+    objective = DpoObjective(0.5, "ipo")
+    loss = objective(pairs)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx((0.25 - 1.0) ** 2, abs=1e-12)
+    assert pairs.policy_chosen.grad.item() == pytest.approx(2 * (0.25 - 1.0), abs=1e-12)
+    assert objective.averages_tokens
+
+
+def test_swapping_sides_mirrors_the_dpo_margin() -> None:
+    pairs = _pairs([-10.0, -3.0], [-12.0, -5.0], [-11.0, -2.0], [-11.5, -5.5])
+    swapped = PairLogProbs(pairs.policy_rejected, pairs.policy_chosen, pairs.reference_rejected, pairs.reference_chosen)
+    assert swapped.margin.tolist() == [-m for m in pairs.margin.tolist()]
+    total = torch.exp(-DpoObjective(0.3)(pairs)) + torch.exp(-DpoObjective(0.3)(swapped))
+    assert total.tolist() == pytest.approx([1.0, 1.0], abs=1e-12)
+
+
+def test_implicit_rewards_are_beta_times_the_log_ratios() -> None:
+    chosen, rejected = DpoObjective(0.2).implicit_rewards(_pairs([-10.0], [-12.0], [-11.0], [-11.5]))
+    assert (chosen.item(), rejected.item()) == pytest.approx((0.2, -0.1))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"beta": 0.0}, "beta"),
+        ({"beta": 0.1, "loss": "hinge"}, "sigmoid, ipo"),
+        ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing"),
+        ({"beta": 0.1, "loss": "ipo", "label_smoothing": 0.1}, "ipo has none"),
+    ],
+)
+def test_a_senseless_objective_is_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        DpoObjective(**settings)  # type: ignore[arg-type]
+
+
+def test_a_draw_counts_half() -> None:
+    assert pair_credit(torch.tensor([1.0, 0.0, 2.0]), torch.tensor([0.0, 1.0, 2.0])).tolist() == [1.0, 0.0, 0.5]
