@@ -1,0 +1,299 @@
+"""Asks one cluster, over one SSH connection that many questions share.
+
+Every answer is either whole (see the marks in :func:`airflow_slurm.commands.remote_line`) or an error. An error says
+which of three things happened: the question never left, it left and nobody knows whether it was heard, or Slurm said no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import asyncssh
+import structlog
+
+from airflow_slurm import commands, failures, parse
+from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable
+from airflow_slurm.receipts import Receipt
+from airflow_slurm.script import render
+from airflow_slurm.spec import JobSpec
+
+log = structlog.get_logger(__name__)
+
+#: sshd allows 10 sessions a connection by default and frees them late: 8 at once already failed, 5 did not.
+MAX_CHANNELS = 5
+#: Ids in one sacct command: its whole line has to stay below the 128 KiB that Linux allows one argument.
+IDS_A_COMMAND = 5000
+
+_BROKEN = (asyncssh.Error, OSError, EOFError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command wrote and how it ended."""
+
+    stdout: str
+    stderr: str
+    code: int
+
+
+class SlurmClient:
+    """See the module. Made by :meth:`airflow_slurm.hook.SlurmHook.get_client`; closed by ``async with`` or :meth:`close`.
+
+    :param connect: opens an SSH connection; called again when one broke.
+    :param conn_id: the Airflow connection, written into receipts.
+    :param command_timeout_s: for one command; Slurm's own clients give up after 9 to 49 s.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]],
+        *,
+        conn_id: str = "slurm_default",
+        site: commands.ClientSite = commands.ClientSite(),
+        command_timeout_s: float = 60.0,
+    ) -> None:
+        self._open = connect
+        self._conn_id = conn_id
+        self._site = site
+        self._timeout_s = command_timeout_s
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._sftp: asyncssh.SFTPClient | None = None
+        self._connecting = asyncio.Lock()
+        self._channels = asyncio.Semaphore(MAX_CHANNELS)
+
+    @property
+    def conn_id(self) -> str:
+        """The Airflow connection this client was made from."""
+        return self._conn_id
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster named in the connection, where one login node serves several."""
+        return self._site.cluster
+
+    async def __aenter__(self) -> SlurmClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connection; the next question opens a new one."""
+        connection, self._connection, self._sftp = self._connection, None, None
+        if connection is not None:
+            connection.abort()
+
+    async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
+        """Queue a job, held.
+
+        :raises AnswerLost: nobody knows whether it was queued; look the name up.
+        :raises SubmitRefused: for good. :raises SubmitBusy: for now. :raises SshUnreachable: it was not sent.
+        """
+        argv = commands.sbatch_held(job_name, self._site.cluster)
+        answer = await self._run(argv, stdin=render(spec), changes=True)
+        if answer.code != 0:
+            raise failures.submission_failure(answer.stderr, answer.code)
+        job_id, cluster = parse.sbatch_receipt(answer.stdout)
+        return Receipt(job_id, job_name, self._conn_id, cluster or self._site.cluster, log_path=spec.log_path(job_id))
+
+    async def queue(self, name: str | None = None) -> list[parse.QueueRow]:
+        """All jobs of this user that the controller knows, or those of one name.
+
+        :raises ControllerUnreachable: also for an answer that looks fine and says on stderr that it isn't.
+        """
+        answer = await self._ask(commands.squeue(self._site.cluster, name))
+        return parse.queue_rows(answer)
+
+    async def accounting(self, since: float, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.AccountingRow]:
+        """All incarnations of some jobs since a time, oldest first for each job.
+
+        :raises AccountingDisabled: the site keeps none. :raises AccountingUnreachable: it does not answer.
+        """
+        rows: list[parse.AccountingRow] = []
+        for first in range(0, max(1, len(ids)), IDS_A_COMMAND):
+            argv = commands.sacct(since, ids=ids[first : first + IDS_A_COMMAND], name=name, cluster=self._site.cluster)
+            rows += parse.accounting_rows(await self._ask(argv))
+        return sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0))
+
+    async def find_by_name(self, name: str, since: float) -> list[parse.QueueRow | parse.AccountingRow]:
+        """All jobs of one name, by id: from the queue, and from accounting those that left it.
+
+        A whole answer: both could be read, or the site keeps no accounting.
+        """
+        queued = [row for row in await self.queue(name) if row.name == name]
+        found: dict[str, parse.QueueRow | parse.AccountingRow] = {row.job_id: row for row in queued}
+        try:
+            # A day of margin: the cluster's clock and ours may differ.
+            recorded = await self.accounting(since - 86400, name=name)
+        except AccountingDisabled:
+            recorded = []
+        for row in recorded:
+            if row.name == name and row.job_id not in found:
+                found[row.job_id] = row
+        return sorted(found.values(), key=lambda row: _id_order(row.job_id))
+
+    async def release(self, job_id: str, cluster: str | None = None) -> None:
+        """Lift a hold."""
+        await self._ask(commands.scontrol_release(job_id, cluster or self._site.cluster))
+
+    async def requeue(self, job_id: str, cluster: str | None = None) -> None:
+        """Put a job back into the queue under its id."""
+        await self._ask(commands.scontrol_requeue(job_id, cluster or self._site.cluster))
+
+    async def cancel(self, job_id: str, *, signal: str | None = None, cluster: str | None = None) -> None:
+        """End a job, or send its processes a signal. A job that has ended already, or is unknown, is no error."""
+        argv = commands.scancel(job_id, signal=signal, cluster=cluster or self._site.cluster)
+        try:
+            await self._ask(argv)
+        except CommandRefused as error:
+            if not any(text in error.words for text in ("Invalid job id", "already completing or completed", "already finished")):
+                raise
+
+    async def estimated_start(self, job_id: str) -> float | None:
+        """When the controller thinks a waiting job will start, in seconds since the epoch."""
+        answer = await self._ask(commands.squeue_start(job_id, self._site.cluster))
+        return parse.epoch(answer.strip()) if answer.strip() else None
+
+    async def version(self) -> str:
+        """Slurm's version, such as ``22.05.8``."""
+        return (await self._ask(commands.version())).strip().removeprefix("slurm ").removeprefix("slurm-wlm ")
+
+    async def partitions(self) -> list[dict[str, str]]:
+        """Name, availability, time limit, number of nodes and gres of every partition."""
+        return parse.partitions(await self._ask(commands.sinfo(self._site.cluster)))
+
+    async def sftp(self) -> asyncssh.SFTPClient:
+        """An SFTP client on the shared connection, kept open; don't close it."""
+        connection = await self._connected()
+        if self._sftp is None:
+            try:
+                self._sftp = await asyncio.wait_for(connection.start_sftp_client(), self._timeout_s)
+            except (*_BROKEN, TimeoutError) as error:
+                raise SshUnreachable(f"No SFTP session over connection {self._conn_id!r}: {_words(error)}") from error
+        return self._sftp
+
+    async def read_from(self, path: str, offset: int, limit: int) -> tuple[bytes, int]:
+        """Up to ``limit`` bytes of a remote file from an offset, and its size; nothing of a file that isn't there."""
+        sftp = await self.sftp()
+        try:
+            size = (await sftp.stat(path)).size or 0
+            if size <= offset:
+                return b"", size
+            async with sftp.open(path, "rb") as file:
+                data: bytes = await file.read(limit, offset)
+                return data, size
+        except asyncssh.SFTPNoSuchFile:
+            return b"", 0
+        except _BROKEN as error:
+            self._sftp = None
+            raise SshUnreachable(f"{path} could not be read over connection {self._conn_id!r}: {_words(error)}") from error
+
+    async def exists(self, path: str) -> bool:
+        """Whether something is at a remote path."""
+        sftp = await self.sftp()
+        try:
+            return bool(await sftp.exists(path))
+        except _BROKEN as error:
+            self._sftp = None
+            raise SshUnreachable(f"{path} could not be looked for over connection {self._conn_id!r}: {_words(error)}") from error
+
+    async def _ask(self, argv: Sequence[str]) -> str:
+        """Standard output of a command that may be repeated."""
+        try:
+            answer = await self._run(argv)
+        except AnswerLost as error:
+            raise SshUnreachable(f"{argv[0]}: {error}") from error
+        if answer.code != 0:
+            raise failures.query_failure(argv[0], answer.stderr, answer.code)
+        if argv[0] == "squeue" and "error:" in answer.stderr:
+            # 22.05's squeue can end with 0 and an empty list while the controller is down.
+            raise ControllerUnreachable(f"squeue said: {failures.words_of(answer.stderr)}")
+        return answer.stdout
+
+    async def _run(self, argv: Sequence[str], *, stdin: str = "", changes: bool = False) -> Answer:
+        """Run one command; :class:`SshUnreachable` if it wasn't started, :class:`AnswerLost` if nobody knows how it ended."""
+        mark = secrets.token_hex(8)
+        line = commands.remote_line(argv, self._site, mark)
+        async with self._channels:
+            process = await self._start(line)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    raw, stderr = await process.communicate(stdin.encode())
+            except (*_BROKEN, TimeoutError) as error:
+                await self._give_up(process, error)
+                raise AnswerLost(
+                    f"{argv[0]} was started over connection {self._conn_id!r} and its answer got lost: {_words(error)}"
+                ) from error
+        text = decode(raw)
+        try:
+            stdout, code = parse.between_marks(text, mark)
+        except AnswerLost as error:
+            raise AnswerLost(f"{argv[0]} was started over connection {self._conn_id!r}: {error} {decode(stderr)[-500:]}") from error
+        return Answer(stdout, decode(stderr), code)
+
+    async def _start(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
+        """Start a command, connecting anew once if the kept connection turns out to be dead: nothing has been sent yet."""
+        for last in (False, True):
+            connection = await self._connected()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await connection.create_process(line, encoding=None)
+            except asyncssh.ChannelOpenError as error:
+                failure: Exception = error
+                if not connection.is_closed():
+                    await asyncio.sleep(0.3)
+            except (*_BROKEN, TimeoutError) as error:
+                failure = error
+                await self.close()
+            if last:
+                raise SshUnreachable(f"No command could be started over connection {self._conn_id!r}: {_words(failure)}") from failure
+        raise AssertionError("not reached")
+
+    async def _give_up(self, process: asyncssh.SSHClientProcess[Any], error: BaseException) -> None:
+        process.close()
+        if not isinstance(error, TimeoutError):
+            await self.close()
+
+    async def _connected(self) -> asyncssh.SSHClientConnection:
+        async with self._connecting:
+            if self._connection is not None and not self._connection.is_closed():
+                return self._connection
+            self._sftp = None
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    self._connection = await self._open()
+            except (*_BROKEN, TimeoutError) as error:
+                raise SshUnreachable(f"No SSH connection {self._conn_id!r}: {_words(error)}") from error
+            return self._connection
+
+
+def decode(data: bytes | str | None) -> str:
+    """Text of bytes; what is not UTF-8 becomes U+FFFD and is never an error."""
+    if isinstance(data, str):
+        return data
+    return codecs.decode(data or b"", "utf-8", "replace")
+
+
+class ChunkDecoder:
+    """Text of bytes that come in pieces: a character that is split between two pieces is kept until it is whole."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes, final: bool = False) -> str:
+        """The text that is complete after this piece."""
+        return self._decoder.decode(data, final)
+
+
+def _id_order(job_id: str) -> int:
+    return int(job_id.partition("_")[0].partition("+")[0])
+
+
+def _words(error: BaseException) -> str:
+    """The error's own text; asyncssh and asyncio raise some without any."""
+    return str(error) or type(error).__name__

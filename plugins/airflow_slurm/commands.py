@@ -1,0 +1,186 @@
+"""One pure builder of an argument vector for every Slurm verb, and the clean environment they run in.
+
+Nothing here runs anything. Columns are always named, and the delimiter is ours, so that a user's SQUEUE_FORMAT or
+SACCT_FORMAT changes nothing; times are asked for as seconds since the epoch (``SLURM_TIME_FORMAT=%s``, understood by
+22.05 and 24.11), so that no time zone and no repeated hour in autumn is ever read from text.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.spec import check_job_name
+
+DELIMITER = "|"
+#: Name comes last: it is the one column that may hold the delimiter.
+QUEUE_COLUMNS = (
+    "JobID",
+    "JobArrayID",
+    "State",
+    "RestartCnt",
+    "exit_code",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "NumNodes",
+    "NodeList",
+    "Reason",
+    "Name",
+)
+ACCOUNTING_COLUMNS = (
+    "JobIDRaw",
+    "JobID",
+    "State",
+    "ExitCode",
+    "Submit",
+    "Start",
+    "End",
+    "ElapsedRaw",
+    "NNodes",
+    "NodeList",
+    "JobName",
+)
+#: What a Slurm client may need from the login environment. Everything else, all SLURM_*, SBATCH_*, SQUEUE_*, SACCT_*
+#: and PMIX_* of an allocation and all secrets of a worker included, stays out.
+KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "KRB5CCNAME", "LD_LIBRARY_PATH")
+_JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
+
+
+@dataclass(frozen=True)
+class ClientSite:
+    """Where the Slurm commands of one cluster are found and how they are told which cluster is meant.
+
+    :ivar slurm_bin: folder of the commands there, if they are not on the login PATH.
+    :ivar slurm_conf: path of slurm.conf there, if it is not the built-in one.
+    :ivar cluster: name for ``--clusters``, where one login node serves several.
+    """
+
+    slurm_bin: str | None = None
+    slurm_conf: str | None = None
+    cluster: str | None = None
+
+
+def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
+    """Queue the script on standard input, held: it can't start before its receipt is stored."""
+    return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *_clusters(cluster)]
+
+
+def squeue(cluster: str | None = None, name: str | None = None) -> list[str]:
+    """All jobs of this user that the controller still knows, ended ones included; or those of one name."""
+    columns = ",".join(f"{column}:{DELIMITER}" for column in QUEUE_COLUMNS[:-1]) + f",{QUEUE_COLUMNS[-1]}:"
+    chosen = [f"--name={check_job_name(name)}"] if name else []
+    return ["squeue", "--noheader", "--states=all", "--me", *chosen, f"--Format={columns}", *_clusters(cluster)]
+
+
+def squeue_start(job_id: str, cluster: str | None = None) -> list[str]:
+    """The controller's estimate of when a waiting job starts."""
+    return ["squeue", "--noheader", "--start", f"--jobs={check_job_id(job_id)}", "--Format=StartTime:", *_clusters(cluster)]
+
+
+def sacct(since: float, *, ids: Sequence[str] = (), name: str | None = None, cluster: str | None = None) -> list[str]:
+    """Every incarnation (``--duplicates``) of some jobs from a time on; without one, sacct looks at today only.
+
+    :param since: seconds since the epoch, from our own record. ``uts`` is sacct's spelling of it.
+    """
+    if not ids and not name:
+        raise ValueError("sacct needs job ids or a name: without either it lists everybody's day")
+    chosen = [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else [f"--name={check_job_name(name or '')}"]
+    return [
+        "sacct",
+        "--allocations",
+        "--parsable2",
+        f"--delimiter={DELIMITER}",
+        "--noheader",
+        "--duplicates",
+        f"--starttime=uts{max(0, int(since))}",
+        f"--format={','.join(ACCOUNTING_COLUMNS)}",
+        *chosen,
+        *_clusters(cluster),
+    ]
+
+
+def scontrol_release(job_id: str, cluster: str | None = None) -> list[str]:
+    """Let a held job go."""
+    return ["scontrol", *_clusters(cluster), "release", check_job_id(job_id)]
+
+
+def scontrol_requeue(job_id: str, cluster: str | None = None) -> list[str]:
+    """Put a job back into the queue under its id."""
+    return ["scontrol", *_clusters(cluster), "requeue", check_job_id(job_id)]
+
+
+def scontrol_show_job(job_id: str, cluster: str | None = None) -> list[str]:
+    """Everything the controller knows of one job, on one line."""
+    return ["scontrol", *_clusters(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
+
+
+def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None) -> list[str]:
+    """End a job; with a signal, send that to its batch shell instead (``--batch``), which is the program itself after ``exec``.
+
+    ``5501`` means every task of an array, ``5501_4`` one.
+    """
+    if signal is not None and not re.fullmatch(r"[A-Z]+[0-9]?|[0-9]{1,2}", signal):
+        raise InvalidSpec("signal", f"{signal!r} is not a signal's name or number")
+    sent = ["--batch", f"--signal={signal}"] if signal else []
+    return ["scancel", *sent, *_clusters(cluster), check_job_id(job_id)]
+
+
+def sinfo(cluster: str | None = None) -> list[str]:
+    """Partitions with availability, time limit, nodes and gres."""
+    return ["sinfo", "--noheader", "--format=%R|%a|%l|%D|%G", *_clusters(cluster)]
+
+
+def version() -> list[str]:
+    """The client's version; asks no daemon."""
+    return ["sinfo", "--version"]
+
+
+def check_job_id(job_id: str) -> str:
+    """The id as it is, if it is one.
+
+    :raises InvalidSpec: otherwise: no empty argument, ``None`` or option ever reaches scancel.
+    """
+    if not isinstance(job_id, str) or not _JOB_ID.fullmatch(job_id):
+        raise InvalidSpec("job_id", f"{job_id!r} is not a Slurm job id")
+    return job_id
+
+
+def clean_environment(environ: Mapping[str, str], site: ClientSite = ClientSite()) -> dict[str, str]:
+    """What of an environment a Slurm client may see: used where the client runs on this very machine."""
+    kept = {name: environ[name] for name in KEPT_VARIABLES if name in environ}
+    if site.slurm_conf:
+        kept["SLURM_CONF"] = site.slurm_conf
+    if site.slurm_bin:
+        kept["PATH"] = f"{site.slurm_bin}:{kept.get('PATH', '/usr/bin:/bin')}"
+    return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+
+
+def remote_line(argv: Sequence[str], site: ClientSite, mark: str) -> str:
+    """One command line for the far side: clean environment, and standard output between two marks.
+
+    It runs below ``/bin/sh`` whatever the login shell is. What a start-up file or a banner prints comes before the first
+    mark; an answer without the last mark is not whole. The last mark carries the exit code.
+
+    :param mark: letters and digits that no output holds by chance.
+    """
+    if not mark.isalnum():
+        raise ValueError("the mark is made of letters and digits only")
+    assigned = [f'${{{name}+{name}="${name}"}}' for name in KEPT_VARIABLES if name not in ("PATH", "SLURM_CONF")]
+    path = f'{shlex.quote(site.slurm_bin)}:"$PATH"' if site.slurm_bin else '"$PATH"'
+    conf = f"SLURM_CONF={shlex.quote(site.slurm_conf)}" if site.slurm_conf else '${SLURM_CONF+SLURM_CONF="$SLURM_CONF"}'
+    fixed = "LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s"
+    prefix = " ".join(["env -i", f"PATH={path}", conf, *assigned, fixed])
+    script = f"printf '\\n%s\\n' {mark}B; {prefix} {shlex.join(argv)}; printf '\\n%s:%s\\n' {mark}E $?"
+    return "/bin/sh -c " + shlex.quote(script)
+
+
+def _clusters(cluster: str | None) -> list[str]:
+    if not cluster:
+        return []
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", cluster):
+        raise InvalidSpec("cluster", f"{cluster!r} is not the name of a cluster")
+    return [f"--clusters={cluster}"]

@@ -1,0 +1,77 @@
+"""What Slurm's error texts mean: who could not be reached, what will never be allowed, and what only has to wait."""
+
+from __future__ import annotations
+
+import re
+
+from airflow_slurm.errors import (
+    AccountingDisabled,
+    AccountingUnreachable,
+    AnswerLost,
+    CommandRefused,
+    ControllerUnreachable,
+    SlurmError,
+    SubmitBusy,
+    SubmitRefused,
+)
+
+#: Limits on what is queued at once: the same request is taken when other jobs have left. Names as in the manual page
+#: slurm.conf/resource_limits; the same last line ("violates accounting/QOS policy") also ends requests that are too big.
+_BUSY = re.compile(
+    r"\b\w*(?:MaxSubmitJob\w*|GrpSubmitJob\w*|MaxSubmit\b\w*|GrpSubmit\b\w*|MaxJobCount)\b"
+    r"|Slurm temporarily unable to accept job|job queue is full|Resource temporarily unavailable",
+    re.IGNORECASE,
+)
+#: The request reached nobody for certain, or nobody knows whether it did.
+_UNHEARD = re.compile(
+    r"Socket timed out|Unable to contact slurm controller|Connection (?:refused|reset|timed out)|Zero Bytes|"
+    r"Transport endpoint|Communication connection failure|Protocol authentication|Munge|"
+    r"Message send failure|Message receive failure|Slurm backup controller|in standby|Unexpected message received",
+    re.IGNORECASE,
+)
+
+_ACCOUNTING_OFF = re.compile(r"accounting storage is disabled", re.IGNORECASE)
+_ACCOUNTING_DOWN = re.compile(
+    r"Problem talking to the database|Connection refused|persistent connection|slurmdbd|Unable to contact|" + _UNHEARD.pattern,
+    re.IGNORECASE,
+)
+_NO_CONFIGURATION = re.compile(r"Could not establish a configuration source|Unable to process configuration file", re.IGNORECASE)
+
+
+def words_of(stderr: str) -> str:
+    """Slurm's own words, without the programs' names in front; other lines (banners) only if there are none."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    ours = [line for line in lines if re.match(r"(?:slurm_load_jobs |s[a-z]+: )?(?:error|fatal):|s[a-z]+: ", line)]
+    cleaned = [re.sub(r"^(?:s[a-z]+: )?(?:error: |fatal: )?", "", line) for line in ours or lines]
+    return "; ".join(dict.fromkeys(cleaned))[:2000]
+
+
+def submission_failure(stderr: str, code: int) -> SlurmError:
+    """The error that a failed sbatch stands for.
+
+    A text that isn't known is *lost*, not *refused*, when sbatch may have reached the controller: looking the name up
+    costs one question, sending twice costs a cluster.
+    """
+    words = words_of(stderr)
+    if _NO_CONFIGURATION.search(words) or code in (126, 127):
+        return SubmitRefused(words or "the sbatch command was not found; set slurm_bin in the connection")
+    if _UNHEARD.search(words):
+        return AnswerLost(f"Nobody knows whether the job was queued. Slurm said: {words}")
+    if _BUSY.search(words):
+        return SubmitBusy(words)
+    if "Batch job submission failed" in words or "sbatch: " in stderr:
+        return SubmitRefused(words)
+    return AnswerLost(f"sbatch ended with {code} and said nothing known: {words or 'nothing'}")
+
+
+def query_failure(command: str, stderr: str, code: int) -> SlurmError:
+    """The error that a failed squeue, sacct, scontrol, scancel or sinfo stands for."""
+    words = words_of(stderr)
+    if command == "sacct":
+        if _ACCOUNTING_OFF.search(words):
+            return AccountingDisabled(f"Accounting is switched off at this site. Slurm said: {words}")
+        if _ACCOUNTING_DOWN.search(words):
+            return AccountingUnreachable(f"The accounting database did not answer. Slurm said: {words}")
+    elif _UNHEARD.search(words):
+        return ControllerUnreachable(f"{command}: the controller did not answer. Slurm said: {words}")
+    return CommandRefused(command, words, code)

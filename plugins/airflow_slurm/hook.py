@@ -1,0 +1,151 @@
+"""The Airflow connection of type *Slurm*: where a cluster's login node is, and how it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import asyncssh
+from airflow.providers.ssh.hooks.ssh import SSHHookAsync
+from airflow.sdk import BaseHook
+
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.commands import ClientSite
+from airflow_slurm.errors import BadConnection, SlurmError
+from airflow_slurm.keys import load_private_key, normalise_private_key
+
+TEST_TIMEOUT_S = 20.0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """The part of a connection's *extra* that is Slurm's. Times are seconds.
+
+    :ivar ssh_conn_id: an existing SSH connection that holds host, user and keys; None if this one does.
+    :ivar root: remote folder below which jobs may write, where that is to be enforced.
+    :ivar job_url: link to a job elsewhere, with ``{job_id}`` and ``{cluster}`` to be filled in.
+    """
+
+    ssh_conn_id: str | None = None
+    poll_interval_s: float = 60.0
+    root: str | None = None
+    slurm_conf: str | None = None
+    slurm_bin: str | None = None
+    cluster: str | None = None
+    command_timeout_s: float = 60.0
+    job_url: str | None = None
+
+    @classmethod
+    def from_extra(cls, extra: dict[str, Any]) -> ClusterConfig:
+        """Read it; empty fields of the connection form count as not given.
+
+        :raises BadConnection: for a time that isn't a positive number.
+        """
+        known = {f.name for f in fields(cls)}
+        values = {name: value for name, value in extra.items() if name in known and value not in (None, "")}
+        for name in ("poll_interval_s", "command_timeout_s"):
+            if name in values:
+                values[name] = _positive(name, values[name])
+        return cls(**values)
+
+
+class StrictSSH(SSHHookAsync):
+    """The ssh provider's asynchronous hook, with keys accepted in every spelling, and no way round the host key check."""
+
+    def _parse_extras(self, conn: Any) -> None:
+        extra = conn.extra_dejson
+        for name in ("no_host_key_check", "ignore_hostkey_verification"):
+            if str(extra.get(name, "false")).lower() == "true":
+                raise BadConnection(
+                    f"Connection {self.ssh_conn_id!r} switches the host key check off ({name}). Remove that and set host_key or known_hosts."
+                )
+        super()._parse_extras(conn)
+        if self.private_key:
+            self.private_key = normalise_private_key(self.private_key)
+            load_private_key(self.private_key, self.passphrase or None, f"connection {self.ssh_conn_id!r}")
+
+
+class SlurmHook(BaseHook):
+    """Reaches one cluster through its login node. See the package's README for the fields of the connection.
+
+    :param slurm_conn_id: an Airflow connection of type ``slurm``.
+    """
+
+    conn_name_attr = "slurm_conn_id"
+    default_conn_name = "slurm_default"
+    conn_type = "slurm"
+    hook_name = "Slurm"
+
+    def __init__(self, slurm_conn_id: str = default_conn_name) -> None:
+        super().__init__()
+        self.slurm_conn_id = slurm_conn_id
+
+    def get_conn(self) -> SlurmClient:
+        """A client that opens its SSH connection with the first question; whoever takes it closes it."""
+        return self._client(self.config())
+
+    def config(self) -> ClusterConfig:
+        """The cluster's part of the connection."""
+        return ClusterConfig.from_extra(self.get_connection(self.slurm_conn_id).extra_dejson)
+
+    async def aconfig(self) -> ClusterConfig:
+        """The same, inside an event loop."""
+        return ClusterConfig.from_extra((await self.aget_connection(self.slurm_conn_id)).extra_dejson)
+
+    @asynccontextmanager
+    async def get_client(self) -> AsyncIterator[SlurmClient]:
+        """A client whose SSH connection is opened by the first question and closed at the end."""
+        async with self._client(await self.aconfig()) as client:
+            yield client
+
+    @asynccontextmanager
+    async def open_sftp(self) -> AsyncIterator[asyncssh.SFTPClient]:
+        """An SFTP client on a connection of its own."""
+        async with self.get_client() as client:
+            yield await client.sftp()
+
+    def run(self, ask: Callable[[SlurmClient], Awaitable[T]]) -> T:
+        """Ask the cluster from code that is not asynchronous: ``hook.run(lambda client: client.partitions())``."""
+
+        async def once() -> T:
+            async with self.get_client() as client:
+                return await ask(client)
+
+        return asyncio.run(once())
+
+    def test_connection(self) -> tuple[bool, str]:
+        """What the *Test* button does, in the API server: version and partitions, within 20 seconds."""
+
+        async def report(client: SlurmClient) -> str:
+            async with asyncio.timeout(TEST_TIMEOUT_S):
+                version = await client.version()
+                rows = await client.partitions()
+            listed = ", ".join(f"{r['partition']} ({r['available']}, {r['nodes']} nodes, limit {r['time_limit']})" for r in rows)
+            return f"Slurm {version}; partitions: {listed or 'none'}"
+
+        try:
+            return True, self.run(report)
+        except TimeoutError:
+            return False, f"The cluster did not answer within {TEST_TIMEOUT_S:.0f} seconds."
+        except (SlurmError, asyncssh.Error, OSError, ValueError) as error:
+            return False, str(error) or type(error).__name__
+
+    def _client(self, config: ClusterConfig) -> SlurmClient:
+        # Keepalive: a poll a minute would else let firewalls drop the idle connection without a word.
+        ssh = StrictSSH(ssh_conn_id=config.ssh_conn_id or self.slurm_conn_id, keepalive_interval=15)
+        site = ClientSite(config.slurm_bin, config.slurm_conf, config.cluster)
+        return SlurmClient(ssh.get_conn, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s)
+
+
+def _positive(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not number > 0 or number == float("inf"):
+        raise BadConnection(f"The connection's {name} is {value!r}; give a positive number of seconds.")
+    return number

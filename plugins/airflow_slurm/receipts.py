@@ -1,0 +1,175 @@
+"""Who submitted what for whom: the durable record between Airflow and Slurm.
+
+Airflow may run a task twice, forget a worker between two lines, or run the same work for two DAG runs. What keeps one
+piece of work at one Slurm job is this record, written *around* every step of a submission. It is a small interface,
+:class:`ReceiptStore`; an application can put its own database behind it. Operators and triggers carry a store as a
+dotted path and a JSON config, since both are rebuilt in other processes: see :func:`load_store`.
+
+:class:`FileReceipts` is a complete store in a folder.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol, Self, runtime_checkable
+
+from airflow_slurm.errors import BadConnection
+from airflow_slurm.view import JobView
+
+#: Who waits for a job: exactly the keys dag_id, run_id, task_id (texts) and map_index (-1 for an unmapped task).
+Owner = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """Proof of one submission. Times are seconds since the epoch by the submitter's clock.
+
+    :ivar job_id: Slurm's id. :ivar job_name: the name it can be found by.
+    :ivar conn_id: the Airflow connection it was submitted over. :ivar cluster: its name, where Slurm said one.
+    :ivar released_at: when its hold was lifted; None before. A hold seen after that is somebody else's, and stays.
+    :ivar log_path: where its output is written, on the cluster.
+    """
+
+    job_id: str
+    job_name: str
+    conn_id: str
+    cluster: str | None = None
+    submitted_at: float | None = None
+    released_at: float | None = None
+    log_path: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that :meth:`from_json` takes back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The receipt that was written; fields of a newer version are passed over."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: item for name, item in value.items() if name in known})
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The answer to :meth:`ReceiptStore.claim`.
+
+    :ivar n: number of the submission, 1 and up, without gaps within a key.
+    :ivar receipt: proof, if the job is known to be queued; None if nobody knows, or nothing was sent yet.
+    :ivar adopted: False if this very call made submission ``n``: then nothing can have been sent. True otherwise: then
+        a job may exist even without a receipt, and has to be looked up before anything is sent.
+    :ivar since: when submission ``n`` was first claimed: no job of it can be older.
+    :ivar ending: the last owner had given it up and it is being ended. Don't wait for it: see that it ends, close it,
+        claim again.
+    """
+
+    n: int
+    receipt: Receipt | None
+    adopted: bool
+    since: float
+    ending: bool = False
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a submission was closed.
+
+    :ivar outcome: ``succeeded`` (accepted), ``failed``, ``interrupted`` (the next submission goes on), ``cancelled``
+        (given up by its last owner), ``lost`` (a person decided that it is gone) or ``ended`` (a person saw it end).
+    :ivar view: the last that was seen of the job.
+    :ivar closed_by: a task, the reconciler or a person.
+    """
+
+    outcome: str
+    cause: str = ""
+    detail: str = ""
+    view: JobView | None = None
+    closed_by: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        return asdict(self) | {"view": self.view.to_json() if self.view else None}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The end that was written."""
+        return cls(**{**value, "view": JobView.from_json(value["view"]) if value.get("view") else None})
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One submission that is not closed, as the reconciler sees it."""
+
+    key: str
+    n: int
+    receipt: Receipt | None
+    owners: tuple[Owner, ...]
+    since: float
+    ending: bool = False
+
+
+@runtime_checkable
+class ReceiptStore(Protocol):
+    """What a store has to do. Every call may come twice, from several processes at once, and from any thread.
+
+    A *key* names a piece of work. Of all its submissions, numbered 1, 2, …, at most the last one is *live* (not closed).
+    """
+
+    def claim(self, key: str, owner: Owner) -> Claim:
+        """Take part in the live submission of ``key``, or make the next one if none is live; atomically.
+
+        Adds ``owner`` either way, except to a submission that is *ending*. Exactly one of several callers at the same
+        moment gets ``adopted=False``.
+        """
+
+    def record(self, key: str, n: int, receipt: Receipt) -> None:
+        """Store the receipt of submission ``n``, durably, before returning. The last one written stays.
+
+        It is written after sbatch, again when the hold is lifted, and again if another job of that name turns out to be
+        the older one. After ``close`` it changes nothing.
+        """
+
+    def observe(self, key: str, n: int, view: JobView) -> None:
+        """Keep the last that was seen of the job, for people to read. Nothing is decided by it."""
+
+    def close(self, key: str, n: int, end: JobEnd) -> None:
+        """End submission ``n``, so that the next claim makes a new one. The first close stays; later ones do nothing."""
+
+    def get(self, key: str) -> Submission | None:
+        """The live submission of ``key``; None if all are closed, or none was made."""
+
+    def owners(self, key: str) -> list[Owner]:
+        """All owners of the live submission of ``key``."""
+
+    def add_owner(self, key: str, owner: Owner) -> None:
+        """Add an owner to the live submission, unless it is there already."""
+
+    def drop_owner(self, key: str, owner: Owner) -> int:
+        """Remove an owner and return how many are left.
+
+        If none is left, the live submission is marked as *ending* in the same transaction: whoever claims afterwards is
+        told so and does not adopt a job that is about to be cancelled. Dropping an owner that isn't there marks nothing
+        unless no owner is left.
+        """
+
+    def incident(self, key: str, n: int, what: str, detail: Mapping[str, Any]) -> None:
+        """Append a note about something that should not have happened, such as two jobs of one name."""
+
+    def live(self) -> list[Submission]:
+        """All submissions that are not closed."""
+
+
+def load_store(path: str, config: Mapping[str, Any]) -> ReceiptStore:
+    """Rebuild a store from the dotted path of its class and the keyword arguments that it takes.
+
+    :raises BadConnection: if there is no such class, or it is no store.
+    """
+    module_name, _, name = path.rpartition(".")
+    try:
+        store = getattr(importlib.import_module(module_name), name)(**config)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise BadConnection(f"No receipt store {path!r}: {error}. Give the dotted path of a class and its arguments.") from error
+    if not isinstance(store, ReceiptStore):
+        raise BadConnection(f"{path!r} is no receipt store: it lacks methods of airflow_slurm.receipts.ReceiptStore.")
+    return store

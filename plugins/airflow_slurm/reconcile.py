@@ -1,0 +1,178 @@
+"""From queue, accounting and what was known before to one truth about a job. Pure: no clock, no Slurm.
+
+- A job in the queue is what the queue says, until that says it ended.
+- Ended for good is believed at once. States after which Slurm itself may bring the job back (preempted, node failure)
+  are believed only when it did not come back for ``return_grace_s``: accounting keeps showing the old end first.
+- A job that left the queue is looked up in accounting; the newest incarnation counts. Accounting lags, so a job that
+  accounting still calls running, or doesn't know, is *ending* for ``missing_grace_s`` and then *unknown*.
+- Whoever could not be asked says nothing: the last view stays, and after the grace the phase is *unknown*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.states import Phase
+from airflow_slurm.view import Incarnation, JobView
+
+#: ``JobView.cause`` of a job that left the queue of a site that keeps no accounting: there is nobody left to ask.
+NO_ACCOUNTING = "no_accounting"
+
+
+@dataclass(frozen=True)
+class Graces:
+    """How long each kind of doubt is waited for, in seconds.
+
+    :ivar return_grace_s: for a preempted job, or one whose node failed, to come back into the queue. Slurm waits
+        ``cred_expire`` (120 s by default) before it lets a requeued job start, but queues it at once.
+    :ivar missing_grace_s: for accounting to catch up with a job that left the queue (seen: 10 s after slurmdbd was down).
+    :ivar unreachable_grace_s: for a controller that does not answer, before the phase is called unknown.
+    """
+
+    return_grace_s: float = 300.0
+    missing_grace_s: float = 120.0
+    unreachable_grace_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one look at the cluster gave for one job.
+
+    :ivar queue: its row; None if it isn't in the queue.
+    :ivar queue_read: whether the queue could be read at all.
+    :ivar accounting: its rows, oldest incarnation first; None if accounting wasn't asked or didn't answer.
+    :ivar accounting_kept: False at a site that keeps no accounting.
+    """
+
+    at: float
+    queue: QueueRow | None = None
+    queue_read: bool = True
+    accounting: Sequence[AccountingRow] | None = None
+    accounting_kept: bool = True
+    trouble: str = ""
+
+
+def judge(before: JobView, seen: Observation, graces: Graces = Graces()) -> JobView:
+    """The view after an observation.
+
+    A view that has ended stays as it is.
+    """
+    if before.ended:
+        return before
+    if not seen.queue_read:
+        return _unasked(before, seen, graces)
+    if seen.queue is not None:
+        return _in_queue(before, seen, seen.queue, graces)
+    if not seen.accounting_kept:
+        return _missing(before, seen, graces, NO_ACCOUNTING)
+    if seen.accounting is None:
+        return _missing(before, seen, graces, "accounting does not answer" + (f": {seen.trouble}" if seen.trouble else ""))
+    return _in_accounting(before, seen, seen.accounting, graces)
+
+
+def wants_accounting(row: QueueRow | None) -> bool:
+    """Whether a job's queue row (None: not there) leaves something that only accounting can tell."""
+    return row is None or row.state.info.phase.ended
+
+
+def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces) -> JobView:
+    info = row.state.info
+    view = replace(
+        before,
+        phase=info.phase,
+        state=row.state.name,
+        reason=row.reason,
+        cause=info.cause,
+        retryable=info.retryable,
+        nodes=row.nodes,
+        node_list=row.node_list,
+        restarts=row.restarts,
+        submit_time=before.submit_time or row.submit_time,
+        start_time=None if info.phase is Phase.WAITING else row.start_time,
+        observed_at=seen.at,
+        missing_since=None,
+        unknown_since=None,
+    )
+    if info.phase is Phase.UNKNOWN:
+        return replace(view, unknown_since=before.unknown_since or seen.at)
+    if not info.phase.ended:
+        return replace(view, exit_code=None, signal=None, end_time=None, elapsed_s=None)
+    view = replace(view, exit_code=row.exit_code, signal=row.signal, end_time=row.end_time, elapsed_s=_span(row.start_time, row.end_time))
+    view = _with_incarnations(view, seen.accounting or ())
+    return _until_it_stays_away(before, view, seen.at, graces) if info.may_return else view
+
+
+def _in_accounting(before: JobView, seen: Observation, rows: Sequence[AccountingRow], graces: Graces) -> JobView:
+    if not rows:
+        return _missing(before, seen, graces, "neither queue nor accounting knows it")
+    newest = rows[-1]
+    info = newest.state.info
+    if not info.phase.ended:
+        return _missing(before, seen, graces, f"it left the queue, and accounting still says {newest.state.name}")
+    view = replace(
+        before,
+        phase=info.phase,
+        state=newest.state.name,
+        reason="",
+        cause=info.cause,
+        retryable=info.retryable,
+        exit_code=newest.exit_code,
+        signal=newest.signal,
+        nodes=newest.nodes,
+        node_list=newest.node_list,
+        restarts=max(before.restarts, len(rows) - 1),
+        submit_time=before.submit_time or newest.submit_time,
+        start_time=newest.start_time,
+        end_time=newest.end_time,
+        elapsed_s=newest.elapsed_s,
+        cancelled_by_uid=newest.state.cancelled_by_uid,
+        observed_at=seen.at,
+        unknown_since=None,
+    )
+    view = _with_incarnations(view, rows)
+    if info.may_return or _older_than_known(before, rows):
+        return _until_it_stays_away(before, view, seen.at, graces)
+    return replace(view, missing_since=None)
+
+
+def _older_than_known(before: JobView, rows: Sequence[AccountingRow]) -> bool:
+    """Whether accounting has not heard yet of the incarnation that the queue showed."""
+    return before.restarts > len(rows) - 1
+
+
+def _until_it_stays_away(before: JobView, view: JobView, now: float, graces: Graces) -> JobView:
+    since = before.missing_since or now
+    if now - since >= graces.return_grace_s:
+        return replace(view, missing_since=None)
+    return replace(view, phase=Phase.ENDING, missing_since=since)
+
+
+def _missing(before: JobView, seen: Observation, graces: Graces, why: str) -> JobView:
+    since = before.missing_since or seen.at
+    if seen.at - since < graces.missing_grace_s:
+        return replace(before, phase=Phase.ENDING, missing_since=since, unknown_since=None, observed_at=seen.at)
+    return replace(before, phase=Phase.UNKNOWN, cause=why, missing_since=since, unknown_since=since, observed_at=seen.at)
+
+
+def _unasked(before: JobView, seen: Observation, graces: Graces) -> JobView:
+    since = before.unknown_since or seen.at
+    if seen.at - since < graces.unreachable_grace_s:
+        return replace(before, unknown_since=since)
+    return replace(before, phase=Phase.UNKNOWN, cause=seen.trouble or "the controller does not answer", unknown_since=since)
+
+
+def _with_incarnations(view: JobView, rows: Sequence[AccountingRow]) -> JobView:
+    """All runs of the job; the newest as the view has it, since accounting may lag behind the queue."""
+    newest = Incarnation(view.restarts, view.state, view.start_time, view.end_time, view.elapsed_s, view.nodes, view.node_list)
+    earlier = [
+        Incarnation(number, row.state.name, row.start_time, row.end_time, row.elapsed_s, row.nodes, row.node_list)
+        for number, row in enumerate(rows)
+        if number < view.restarts
+    ]
+    return replace(view, incarnations=(*earlier, newest))
+
+
+def _span(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else max(0.0, end - start)

@@ -1,0 +1,174 @@
+"""What a job asks for: :class:`JobSpec`, checked field by field before Slurm sees any of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import PurePosixPath
+from typing import Any
+
+from airflow_slurm.errors import InvalidSpec
+
+SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:,=+@%&|!()\[\]*/-]*")
+_MEMORY = re.compile(r"[0-9]+[KMGT]?")
+_TIME = re.compile(r"[0-9]+|(?:[0-9]+-)?[0-9]+:[0-9]{2}(?::[0-9]{2})?|[0-9]+-[0-9]+|[0-9]+:[0-9]{2}:[0-9]{2}|UNLIMITED")
+_SIGNAL = re.compile(r"[A-Z]+[0-9]?|[0-9]{1,2}")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+_WORD_FIELDS = ("partition", "account", "qos", "reservation", "constraint", "licenses", "gres", "dependency")
+_COUNT_FIELDS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One batch job. Give either ``command`` (an argument vector) or ``body`` (shell text by its author).
+
+    :param command: program and arguments; each is quoted, and the batch shell becomes the program (``exec``), so that
+        signals from Slurm reach it.
+    :param body: shell lines instead, run as they are: nothing from outside belongs in here.
+    :param setup: shell lines before the command, such as ``module load cuda``. As they are, like ``body``.
+    :param env: environment variables of the job, byte for byte. Nothing else of the submitter's environment gets there.
+    :param chdir: working directory, absolute.
+    :param output: absolute path of the job's output; ``%j`` stands for the job id, ``%%`` for a percent sign.
+    :param root: folder that ``output`` and ``chdir`` must lie below, where given.
+    :param mem: memory a node, such as ``64G``. :param mem_per_cpu: the same per CPU.
+    :param time_limit: minutes, or ``D-HH:MM:SS``.
+    :param requeue: whether Slurm may put the job back after preemption or a node's failure.
+    :param signal: what is sent before the time limit and on a polite stop. :param signal_lead_s: seconds before the limit
+        (Slurm may send it up to 60 s earlier); ``None`` sends none.
+    :param nice: lowers the priority by this much.
+
+    :raises InvalidSpec: for a value that can't be what is meant, naming the field.
+    """
+
+    command: tuple[str, ...] = ()
+    body: str = ""
+    setup: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    chdir: str | None = None
+    output: str | None = None
+    root: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    licenses: str | None = None
+    gres: str | None = None
+    dependency: str | None = None
+    comment: str | None = None
+    nodes: int | None = None
+    ntasks: int | None = None
+    ntasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    mem: str | None = None
+    mem_per_cpu: str | None = None
+    time_limit: str | int | None = None
+    exclusive: bool = False
+    nice: int | None = None
+    requeue: bool = False
+    signal: str = "USR1"
+    signal_lead_s: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "command", tuple(self.command))
+        object.__setattr__(self, "setup", (self.setup,) if isinstance(self.setup, str) else tuple(self.setup))
+        object.__setattr__(self, "env", dict(self.env))
+        _check_program(self)
+        _check_resources(self)
+        _check_paths(self)
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> JobSpec:
+        """Build one from a mapping, such as a templated operator argument.
+
+        :raises InvalidSpec: for a name that is no field, listing those that are.
+        """
+        known = {f.name for f in fields(cls)}
+        for name in values:
+            if name not in known:
+                raise InvalidSpec(name, f"no such field; there are {', '.join(sorted(known))}")
+        return cls(**values)
+
+    def log_path(self, job_id: str) -> str | None:
+        """Where the output of one job is written, with ``%j`` filled in."""
+        if self.output is None:
+            return None
+        return re.sub(r"%([j%])", lambda m: job_id if m.group(1) == "j" else "%", self.output)
+
+
+def safe_name(text: str) -> str:
+    """A job name made of ``A-Z a-z 0-9 . _ -`` only; the same text always gives the same name."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:200]
+    return name or "job"
+
+
+def check_job_name(name: str) -> str:
+    """The name as it is, if it is safe to look up and to print.
+
+    :raises InvalidSpec: otherwise.
+    """
+    if not SAFE_NAME.fullmatch(name):
+        raise InvalidSpec("job_name", f"{name!r} may only hold A-Z a-z 0-9 . _ - (1 to 200 of them, a letter or digit first)")
+    return name
+
+
+def _check_program(spec: JobSpec) -> None:
+    if bool(spec.command) == bool(spec.body.strip()):
+        raise InvalidSpec("command", "give either command or body, and one of them")
+    for position, argument in enumerate(spec.command):
+        if not isinstance(argument, str) or "\x00" in argument:
+            raise InvalidSpec("command", f"argument {position} is not a text without NUL")
+    if "\x00" in spec.body or any("\x00" in line for line in spec.setup):
+        raise InvalidSpec("body", "a shell script can't hold NUL")
+    for name, value in spec.env.items():
+        if not _ENV_NAME.fullmatch(name):
+            raise InvalidSpec("env", f"{name!r} is not a name of an environment variable")
+        if not isinstance(value, str) or "\x00" in value:
+            raise InvalidSpec("env", f"the value of {name} is not a text without NUL")
+        if name.startswith(("SLURM_", "SBATCH_")) and name not in ("SLURM_CPU_BIND", "SLURM_MPI_TYPE"):
+            raise InvalidSpec("env", f"{name} is Slurm's own to set")
+
+
+def _check_resources(spec: JobSpec) -> None:
+    for name in _WORD_FIELDS:
+        value = getattr(spec, name)
+        if value is not None and not (isinstance(value, str) and _WORD.fullmatch(value)):
+            raise InvalidSpec(name, f"{value!r} is not a word Slurm would take here")
+    for name in _COUNT_FIELDS:
+        value = getattr(spec, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+            raise InvalidSpec(name, f"{value!r} is not a whole number of at least 1")
+    for name, pattern, example in (("mem", _MEMORY, "64G"), ("mem_per_cpu", _MEMORY, "2000M"), ("time_limit", _TIME, "1-12:00:00")):
+        value = getattr(spec, name)
+        if value is not None and not pattern.fullmatch(str(value)):
+            raise InvalidSpec(name, f"{value!r} is not a value like {example}")
+    if spec.mem and spec.mem_per_cpu:
+        raise InvalidSpec("mem", "mem and mem_per_cpu exclude each other")
+    if not _SIGNAL.fullmatch(spec.signal):
+        raise InvalidSpec("signal", f"{spec.signal!r} is not a signal's name (USR1) or number")
+    lead = spec.signal_lead_s
+    if lead is not None and not 0 <= lead <= 65535:
+        raise InvalidSpec("signal_lead_s", f"{lead!r} is not within 0 and 65535 seconds")
+    if spec.nice is not None and abs(spec.nice) > 2147483645:
+        raise InvalidSpec("nice", f"{spec.nice!r} is outside Slurm's range")
+    if spec.comment is not None and (_CONTROL.search(spec.comment) or len(spec.comment) > 1000):
+        raise InvalidSpec("comment", "holds control characters or more than 1000 characters")
+
+
+def _check_paths(spec: JobSpec) -> None:
+    for name in ("chdir", "output", "root"):
+        value = getattr(spec, name)
+        if value is None:
+            continue
+        if not value.startswith("/") or _CONTROL.search(value) or "\\" in value:
+            raise InvalidSpec(name, f"{value!r} is not an absolute path free of control characters and backslashes")
+        if ".." in PurePosixPath(value).parts:
+            raise InvalidSpec(name, f"{value!r} climbs up with '..'")
+        if spec.root and name != "root" and not PurePosixPath(value).is_relative_to(spec.root):
+            raise InvalidSpec(name, f"{value!r} does not lie below {spec.root!r}")
+    if spec.output and "%" in re.sub(r"%[j%]", "", spec.output):
+        raise InvalidSpec("output", "only %j (the job id) and %% may be used as patterns")

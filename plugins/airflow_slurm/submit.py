@@ -1,0 +1,203 @@
+"""Submit once. Whatever dies at whatever line, calling :func:`submit` again ends with the same single job.
+
+Claim the next number, write the receipt of a *held* job, look whether another job has the same name, lift the hold.
+A job can't start before its receipt is stored, and a held orphan costs nothing. If sbatch's answer got lost, the job is
+looked up by its name for a while before anything is sent again. Of several jobs of one name the lowest id stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.errors import AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
+from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.stop import StopPolicy, end_submission
+
+log = structlog.get_logger(__name__)
+
+Found = QueueRow | AccountingRow
+
+
+@dataclass(frozen=True)
+class Work:
+    """One piece of work, as the protocol needs it.
+
+    :ivar spec_for: the job of submission ``n``. :ivar name_for: its name, unique to key and ``n``.
+    :ivar stage_in: puts files beside the job before it is sent; may be called more than once for one ``n``.
+    """
+
+    key: str
+    spec_for: Callable[[int], JobSpec]
+    name_for: Callable[[int], str]
+    stage_in: Callable[[int], None] = lambda n: None
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """How long a job with a lost answer is looked for, in seconds, before it counts as never queued.
+
+    Slurm's clients give up after 10 s while a busy controller still works through what it received.
+    """
+
+    total_s: float = 30.0
+    pause_s: float = 5.0
+    sends: int = 3
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """A job that is queued, recorded and released."""
+
+    n: int
+    receipt: Receipt
+    since: float
+    adopted: bool
+
+
+class _Overtaken(Exception):
+    """Between claim and release the submission was closed or given up."""
+
+
+async def submit(
+    client: SlurmClient,
+    store: ReceiptStore,
+    work: Work,
+    owner: Owner,
+    *,
+    look_up: LookUp = LookUp(),
+    stop: StopPolicy = StopPolicy(),
+    nothing_sent: bool = False,
+) -> Submitted:
+    """Join the live submission of the work, or make the next one. See the module.
+
+    :param nothing_sent: the caller knows that the last try of this very submission ended before anything was queued
+        (as after :class:`SubmitBusy`), so that one look by name is enough.
+    :raises SubmitRefused: for good; the submission is closed. :raises SubmitBusy: for now; call again later.
+    :raises SubmissionUncertain: neither sent nor found, since nobody could be asked; call again later.
+    :raises Unreachable: nothing was sent; call again later.
+    """
+    while True:
+        claim = await asyncio.to_thread(store.claim, work.key, owner)
+        if claim.ending:
+            given_up = Submission(work.key, claim.n, claim.receipt, (), claim.since, True)
+            await end_submission(client, store, given_up, work.name_for(claim.n), stop, by="next submission")
+            continue
+        try:
+            return await _one(client, store, work, claim, look_up, nothing_sent)
+        except _Overtaken:
+            log.warning("submission was closed meanwhile; claiming again", key=work.key, n=claim.n)
+
+
+async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp, nothing_sent: bool) -> Submitted:
+    n, receipt = claim.n, claim.receipt
+    if receipt is not None and receipt.released_at is not None:
+        return Submitted(n, receipt, claim.since, claim.adopted)
+    if receipt is None and claim.adopted:
+        receipt = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
+    if receipt is None:
+        receipt = await _send(client, store, work, claim, look_up)
+    receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
+    await asyncio.to_thread(store.record, work.key, n, receipt)
+    receipt = await _settle(client, store, work, claim, receipt)
+    return Submitted(n, receipt, claim.since, claim.adopted)
+
+
+async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Receipt:
+    name, spec = work.name_for(claim.n), work.spec_for(claim.n)
+    await asyncio.to_thread(work.stage_in, claim.n)
+    for _ in range(look_up.sends):
+        try:
+            return await client.submit_held(spec, name)
+        except SubmitRefused as error:
+            end = JobEnd("failed", "refused", str(error), closed_by="submission")
+            await asyncio.to_thread(store.close, work.key, claim.n, end)
+            raise
+        except AnswerLost as error:
+            log.warning("the answer to a submission got lost; looking the job up by its name", job_name=name, error=str(error))
+            if (found := await _search(client, work, claim, look_up)) is not None:
+                return found
+    raise SubmissionUncertain(f"{look_up.sends} answers to the submission of {name!r} got lost, and no job of that name is there.")
+
+
+async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp) -> Receipt | None:
+    """The receipt of a job that was queued although its answer was lost; None if it is sure that there is none.
+
+    :raises SubmissionUncertain: if the last looks could not be made.
+    """
+    name = work.name_for(claim.n)
+    deadline = time.monotonic() + look_up.total_s
+    trouble: Exception | None = None
+    while True:
+        try:
+            rows = await client.find_by_name(name, claim.since)
+            trouble = None
+            if rows:
+                kept = _kept(rows)
+                log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, state=kept.state.name)
+                return Receipt(
+                    kept.job_id, name, client.conn_id, client.cluster, kept.submit_time, None, _log_path(work, claim.n, kept.job_id)
+                )
+        except (Unreachable, CommandRefused) as error:
+            trouble = error
+        if time.monotonic() >= deadline:
+            break
+        await asyncio.sleep(look_up.pause_s)
+    if trouble is not None:
+        raise SubmissionUncertain(f"Whether job {name!r} was queued can't be looked up, so nothing is sent: {trouble}") from trouble
+    return None
+
+
+async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt) -> Receipt:
+    """One job of this name, recorded and released. Every step may be done again."""
+    name, key, n = receipt.job_name, work.key, claim.n
+    rows = await client.find_by_name(name, claim.since)
+    kept = _kept(rows) if rows else None
+    if kept is not None and kept.job_id != receipt.job_id:
+        receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))
+        await asyncio.to_thread(store.record, key, n, receipt)
+    await _cancel_doubles(client, store, key, n, rows, receipt.job_id)
+    live = await asyncio.to_thread(store.get, key)
+    if live is None or live.n != n or live.ending:
+        await client.cancel(receipt.job_id, cluster=receipt.cluster)
+        raise _Overtaken
+    if kept is None or (isinstance(kept, QueueRow) and kept.held_by_us):
+        await _let_go(client, receipt)
+    receipt = replace(receipt, released_at=time.time())
+    await asyncio.to_thread(store.record, key, n, receipt)
+    return receipt
+
+
+async def _let_go(client: SlurmClient, receipt: Receipt) -> None:
+    try:
+        await client.release(receipt.job_id, receipt.cluster)
+    except CommandRefused as error:
+        # Somebody cancelled it in its hold, say: the poll will tell how it ended.
+        log.warning("the job's hold could not be lifted", job_id=receipt.job_id, slurm=error.words)
+
+
+async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n: int, rows: Sequence[Found], kept_id: str) -> None:
+    doubles = [row.job_id for row in rows if row.job_id != kept_id and not row.state.info.phase.ended]
+    if not doubles:
+        return
+    log.error("several jobs of one submission; keeping the oldest", kept=kept_id, cancelled=doubles)
+    for job_id in doubles:
+        await client.cancel(job_id)
+    await asyncio.to_thread(store.incident, key, n, "several_jobs_of_one_name", {"kept": kept_id, "cancelled": doubles})
+
+
+def _kept(rows: Sequence[Found]) -> Found:
+    """Of several the lowest id that has not ended; of ended ones the lowest."""
+    living = [row for row in rows if not row.state.info.phase.ended]
+    return (living or list(rows))[0]
+
+
+def _log_path(work: Work, n: int, job_id: str) -> str | None:
+    return work.spec_for(n).log_path(job_id)

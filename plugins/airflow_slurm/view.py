@@ -1,0 +1,99 @@
+"""What is known of one job at one moment: a plain value that travels as JSON through triggers, events and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from airflow_slurm.states import Phase
+
+
+@dataclass(frozen=True)
+class Incarnation:
+    """One run of a job id: a requeued job keeps its id and gets another of these. Times are seconds since the epoch."""
+
+    restart: int
+    state: str
+    start_time: float | None = None
+    end_time: float | None = None
+    elapsed_s: float | None = None
+    nodes: int = 0
+    node_list: str = ""
+
+
+@dataclass(frozen=True)
+class JobView:
+    """The newest incarnation of a job, judged from queue and accounting together.
+
+    :ivar phase: see :class:`airflow_slurm.states.Phase`; ``unknown`` is neither success nor failure.
+    :ivar state: Slurm's own word, such as ``RUNNING``; the last one seen while nothing newer is known.
+    :ivar reason: Slurm's reason for waiting, or for the end.
+    :ivar cause: one word for what went wrong, from the table of states; for ``unknown`` why nothing is known.
+    :ivar retryable: whether the same request may end better another time.
+    :ivar exit_code: of the batch script; None until it ended, or where Slurm doesn't say.
+    :ivar restarts: how often Slurm has put the job back; counts incarnations from 0.
+    :ivar incarnations: all runs that accounting knows of, oldest first; filled when the job left the queue.
+    :ivar missing_since: since when the job has not been where it should be; None while all is well.
+    :ivar unknown_since: since when the truth about it can't be known; None while it is.
+    """
+
+    job_id: str
+    cluster: str | None = None
+    phase: Phase = Phase.WAITING
+    state: str = ""
+    reason: str = ""
+    cause: str = ""
+    retryable: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    nodes: int = 0
+    node_list: str = ""
+    restarts: int = 0
+    submit_time: float | None = None
+    start_time: float | None = None
+    end_time: float | None = None
+    elapsed_s: float | None = None
+    cancelled_by_uid: int | None = None
+    incarnations: tuple[Incarnation, ...] = ()
+    observed_at: float | None = None
+    missing_since: float | None = None
+    unknown_since: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended for good, well or not."""
+        return self.phase.ended
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether Slurm says COMPLETED. That alone is no success of a task: see the operator's ``accept``."""
+        return self.phase is Phase.SUCCEEDED
+
+    def describe(self) -> str:
+        """One line for a log."""
+        parts = [f"job {self.job_id}", self.state or "not seen yet"]
+        if self.reason and self.reason != "None":
+            parts.append(f"({self.reason})")
+        if self.node_list:
+            parts.append(f"on {self.node_list}")
+        if self.restarts:
+            parts.append(f"restart {self.restarts}")
+        if self.exit_code is not None and self.ended:
+            parts.append(f"exit {self.exit_code}" + (f" signal {self.signal}" if self.signal else ""))
+        if self.phase is Phase.UNKNOWN:
+            parts.append(f"outcome unknown: {self.cause}")
+        return " ".join(parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object that :meth:`from_json` takes back."""
+        return asdict(self) | {"phase": self.phase.value, "incarnations": [asdict(i) for i in self.incarnations]}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> JobView:
+        """The view that was written; fields of a newer version are passed over."""
+        known = {f.name for f in fields(cls)}
+        kept = {name: item for name, item in value.items() if name in known}
+        kept["phase"] = Phase(kept["phase"])
+        kept["incarnations"] = tuple(Incarnation(**i) for i in kept.get("incarnations", ()))
+        return cls(**kept)
