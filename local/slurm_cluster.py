@@ -283,7 +283,9 @@ class PrivateSlurm:
     def _wait(self, what: str, ready: Callable[[], bool], daemon: str) -> None:
         def ready_or_dead() -> bool:
             if not self.pid(daemon):
-                raise LocalError(f"{daemon} ended at its start. Its last words, from {self._daemons.log_path(daemon)}:\n{self._daemons.tail(daemon)}")
+                raise LocalError(
+                    f"{daemon} ended at its start. Its last words, from {self._daemons.log_path(daemon)}:\n{self._daemons.tail(daemon)}"
+                )
             return ready()
 
         wait_until(f"{what} of the private Slurm", ready_or_dead, timeout_s=60, every_s=0.05, hint=f"See {self.base}/log.")

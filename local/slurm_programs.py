@@ -34,7 +34,9 @@ def require(accounting: bool) -> None:
 def require_plain(base: Path) -> None:
     """Raise LocalError for a path that slurm.conf cannot hold."""
     if not re.fullmatch(r"[A-Za-z0-9_./+-]+", str(base)):
-        raise LocalError(f"slurm.conf takes no path with spaces or special characters, and this is one: {base}. Move the project to a plain path.")
+        raise LocalError(
+            f"slurm.conf takes no path with spaces or special characters, and this is one: {base}. Move the project to a plain path."
+        )
 
 
 def version() -> tuple[int, int]:

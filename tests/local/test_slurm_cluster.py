@@ -67,7 +67,7 @@ def test_one_heavy_job_runs_at_a_time(slurm: PrivateSlurm) -> None:
 
 
 def test_both_partitions_reach_the_same_nodes_and_a_requeue_runs_again(slurm: PrivateSlurm) -> None:
-    job = submit(slurm, "test -n \"$SLURM_RESTART_COUNT\" || { sleep 60; }; echo again", "-p", "other")
+    job = submit(slurm, 'test -n "$SLURM_RESTART_COUNT" || { sleep 60; }; echo again', "-p", "other")
     reaches(slurm, job, "RUNNING")
     slurm.run("scontrol", "requeue", job)
     reaches(slurm, job, "COMPLETED", timeout_s=60)

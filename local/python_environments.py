@@ -1,0 +1,181 @@
+"""The Python environments: one for the control plane, one for the jobs of the cluster. Made with uv, built in place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from local.layout import CLUSTER_LOCK, Layout
+from local.ports import write_atomically
+from local.process import LocalError
+from local.progress import run_logged, say, step
+
+PYTHON = "3.11"
+_CONTROL = ("requirements.txt",)
+_DEVELOPMENT = ("requirements.txt", "requirements-dev.txt")
+
+
+def find_uv(layout: Layout) -> str:
+    """uv as it is installed, or brought into `.local/tools` by pip."""
+    for candidate in (shutil.which("uv"), str(layout.tools / "bin/uv")):
+        if candidate and subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode == 0:
+            return candidate
+    with step("bringing uv, which installs Python packages"):
+        advice = "Bring uv by hand (pip install uv, or apt-get install python3-venv python3-pip), then run this again."
+        for argv in (
+            [sys.executable, "-m", "venv", str(layout.tools)],
+            [str(layout.tools / "bin/python"), "-m", "pip", "install", "-q", "uv"],
+        ):
+            run_logged(argv, log=layout.install_log, env=os.environ, cwd=layout.root, advice=advice)
+    return str(layout.tools / "bin/uv")
+
+
+def uv_environment(layout: Layout) -> dict[str, str]:
+    """The environment of uv: what pip is told about other sources of packages holds for uv too.
+
+    Addresses go through the environment, as they may carry a password.
+    """
+    env = {**os.environ, "UV_PYTHON_INSTALL_DIR": str(layout.shared / "python"), "UV_NO_PROGRESS": "1"}
+    env.setdefault("UV_HTTP_TIMEOUT", "180")
+    links = _pip_setting("find-links")
+    if links:
+        env.setdefault("UV_FIND_LINKS", ",".join(links))
+    index = [address for address in _pip_setting("index-url") if address.startswith("http")]
+    if index:
+        env.setdefault("UV_DEFAULT_INDEX", index[0])
+    extra = [address for address in _pip_setting("extra-index-url") if address.startswith("http")]
+    if extra:
+        env.setdefault("UV_INDEX", " ".join(extra))
+        env.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")  # what pip does with several indexes
+    return env
+
+
+def _pip_setting(name: str) -> list[str]:
+    """A setting of pip's, from its variable or its configuration."""
+    if value := os.environ.get(f"PIP_{name.upper().replace('-', '_')}"):
+        return value.split()
+    found = subprocess.run([sys.executable, "-m", "pip", "config", "get", f"global.{name}"], text=True, capture_output=True, check=False)
+    return found.stdout.split() if found.returncode == 0 else []
+
+
+def make_control_environment(layout: Layout, development: bool = False) -> None:
+    """`.local/venv`: Airflow, MLflow and all of the control plane; with `development` also what tests and checks need."""
+    files = [layout.root / name for name in (_DEVELOPMENT if development else _CONTROL)]
+    marker = layout.venv / "installed.json"
+    wanted = {path.name: _sha256(path) for path in [*files, layout.root / "pyproject.toml"]}
+    have = json.loads(marker.read_text()) if marker.exists() else {}
+    if wanted.items() <= have.items() and layout.python.exists():
+        return
+    uv, env = find_uv(layout), uv_environment(layout)
+    with step(f"installing the control plane ({', '.join(path.name for path in files)}) into {_shown(layout, layout.venv)}"):
+        _make_venv(layout, uv, env, layout.venv)
+        _install(layout, uv, env, layout.venv, files)
+        # The entry point that tells Airflow of the Slurm provider; editable, as a copy would shadow plugins/.
+        editable = [uv, "pip", "install", "--python", str(layout.python), "--no-deps", "--no-build-isolation", "--editable", "."]
+        run_logged(editable, log=layout.install_log, env=env, cwd=layout.root, advice="Is pyproject.toml as it was?")
+    write_atomically(marker, json.dumps(wanted, indent=1))
+
+
+def make_cluster_environment(layout: Layout) -> None:
+    """The environment of the jobs, named by the hash of its lock file, complete once its marker is there."""
+    place = layout.built_cluster_environment
+    if not (place / "environment.json").exists():
+        uv, env = find_uv(layout), uv_environment(layout)
+        with step(f"installing the programs of the cluster ({CLUSTER_LOCK}) into {_shown(layout, place)}"):
+            place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _make_writable(place)
+            _make_venv(layout, uv, env, place)
+            _install_torch(layout, uv, env, place)
+            _install(layout, uv, env, place, [layout.root / CLUSTER_LOCK])
+            _finish(layout, place)
+    if layout.cluster_environment != place and not layout.cluster_environment.exists():
+        layout.cluster_environment.parent.mkdir(parents=True, exist_ok=True)
+        layout.cluster_environment.symlink_to(place)
+
+
+def _finish(layout: Layout, place: Path) -> None:
+    shutil.copyfile(layout.root / CLUSTER_LOCK, place / CLUSTER_LOCK)
+    ask = "import json, platform, torch; print(json.dumps({'python': platform.python_version(), 'torch': torch.__version__}))"
+    versions = json.loads(subprocess.run([place / "bin/python", "-c", ask], text=True, capture_output=True, check=True).stdout)
+    facts = {"lock_sha256": layout.cluster_lock_hash, "machine": platform.machine(), "system": platform.system().lower(), **versions}
+    write_atomically(place / "environment.json", json.dumps(facts, indent=1, sort_keys=True))
+    # Folders only: uv links files to its cache, and their mode is the cache's too.
+    for folder in sorted(_folders(place), reverse=True):
+        folder.chmod(0o555)
+
+
+def _make_writable(place: Path) -> None:
+    if place.exists():
+        place.chmod(0o755)
+        for folder in _folders(place):
+            folder.chmod(0o755)
+
+
+def _folders(place: Path) -> Iterable[Path]:
+    yield place
+    for parent, names, _ in os.walk(place):
+        yield from (path for name in names if not (path := Path(parent, name)).is_symlink())
+
+
+def remove_environment(place: Path) -> None:
+    """Remove a read-only environment."""
+    if place.exists():
+        _make_writable(place)
+        shutil.rmtree(place)
+
+
+def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:
+    """torch alone from TORCH_INDEX (a folder, a page of links or an index), so that a machine without GPU need not load CUDA."""
+    source = os.environ.get("TORCH_INDEX")
+    if not source:
+        if not env.get("UV_FIND_LINKS") and not Path("/dev/nvidia0").exists():
+            say("  no GPU here, and torch will bring CUDA: TORCH_INDEX=<index or folder of CPU builds> would save some GB")
+        return
+    pin = next((line for line in (layout.root / CLUSTER_LOCK).read_text().splitlines() if line.startswith("torch==")), None)
+    if pin is None:
+        raise LocalError(f"{CLUSTER_LOCK} pins no torch==…: run `make lock`")
+    where = "UV_FIND_LINKS" if Path(source).is_dir() or source.endswith((".html", ".htm")) else "UV_DEFAULT_INDEX"
+    argv = [uv, "pip", "install", "--python", str(place / "bin/python"), "--no-deps", pin]
+    run_logged(
+        argv,
+        log=layout.install_log,
+        env={**env, where: source},
+        cwd=layout.root,
+        advice=f"Does TORCH_INDEX hold {pin} for Python {PYTHON}?",
+    )
+
+
+def _make_venv(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:
+    if (place / "bin/python").exists() and (place / "pyvenv.cfg").exists():
+        return
+    here = ".".join(platform.python_version_tuple()[:2]) == PYTHON
+    python = str(Path(sys.executable).resolve()) if here else PYTHON
+    argv = [uv, "venv", "--allow-existing", "--python", python, str(place)]
+    run_logged(argv, log=layout.install_log, env=env, cwd=layout.root, advice=f"Is there a Python {PYTHON}, or may uv load one?")
+
+
+def _install(layout: Layout, uv: str, env: dict[str, str], place: Path, files: list[Path]) -> None:
+    requirements = [argument for path in files for argument in ("-r", str(path))]
+    argv = [uv, "pip", "install", "--python", str(place / "bin/python"), "--compile-bytecode", *requirements]
+    run_logged(
+        argv,
+        log=layout.install_log,
+        env=env,
+        cwd=layout.root,
+        advice="Once the cause is gone, run the same again: it goes on where it was.",
+    )
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _shown(layout: Layout, path: Path) -> str:
+    return str(path.relative_to(layout.root)) if path.is_relative_to(layout.root) else str(path)
