@@ -90,8 +90,12 @@ def evaluate(
     suites: Mapping[str, DatasetRef],
     suite_settings: Mapping[str, Any],
     reward: ModelRef | None,
+    released: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
-    """`models` by role (candidate, base, sft, champion, anchor); one job measures all of them side by side."""
+    """`models` by role (candidate, base, sft, champion, anchor); one job measures all of them side by side.
+
+    `released`: role → deployment as it was released; the others are deployed as this recipe says.
+    """
     recipe = bench.recipe
     tokenizer, template = _same_tokens(*models.values(), *([reward] if reward else []))
     inputs = {f"model_{role}": _model(ref) for role, ref in models.items()}
@@ -102,7 +106,7 @@ def evaluate(
     extra = {
         "measure": sorted(models),
         "latency": sorted(models),
-        "deployments": {role: deployment(recipe, ref) for role, ref in models.items()},
+        "deployments": {role: dict((released or {}).get(role) or deployment(recipe, ref)) for role, ref in models.items()},
         "suites": dict(suite_settings),
         "generation": {"temperature": 0.0, "max_new_tokens": recipe.evaluation.max_new_tokens},
         "scorers": {name: revision(SCORERS[name]) for name in sorted(wanted)},
@@ -115,7 +119,10 @@ def shadow(bench: Bench, candidate: ModelRef, other: ModelRef, other_role: str, 
     """The canary: `other_role` is champion, or sft at the first release."""
     tokenizer, template = _same_tokens(candidate, other)
     inputs = {"model_candidate": _model(candidate), f"model_{other_role}": _model(other), "prompts": _data(prompts)}
-    extra = {"generation": {"temperature": 0.0, "max_new_tokens": bench.recipe.shadow.max_new_tokens}, "system_prompt": bench.recipe.release.system_prompt}
+    extra = {
+        "generation": {"temperature": 0.0, "max_new_tokens": bench.recipe.shadow.max_new_tokens},
+        "system_prompt": bench.recipe.release.system_prompt,
+    }
     return bench.plan("shadow", inputs, bench.recipe.shadow, extra=extra, tokenizer=tokenizer, chat_template=template)
 
 

@@ -28,10 +28,9 @@ class ModelRef(_Ref):
     digest: str
     tokenizer: str
     chat_template: str
-    key: str
 
     def __post_init__(self) -> None:
-        for name in ("digest", "tokenizer", "chat_template", "key"):
+        for name in ("digest", "tokenizer", "chat_template"):
             check_digest(getattr(self, name), f"{self.kind}.{name}")
 
 
@@ -85,7 +84,7 @@ class StageResult(_Ref):
     def model(self, name: str) -> ModelRef:
         """The model `name` among the outputs; raises StageError when there is none."""
         out = self._output(name)
-        return ModelRef(out["kind"], out["digest"], str(self.tokenizer), str(self.chat_template), self.key)
+        return ModelRef(out["kind"], out["digest"], str(self.tokenizer), str(self.chat_template))
 
     def artifact(self, name: str) -> ArtifactRef:
         out = self._output(name)

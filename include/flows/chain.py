@@ -1,0 +1,217 @@
+"""The chain as task groups: the same pieces make `alignment_refresh` and the DAG of each phase.
+
+A group takes what earlier ones returned (XCom references) and returns its own. No task here emits an asset: inside `alignment_refresh`
+every phase would run twice. The DAG of a phase ends with `phases.emit`.
+"""
+
+from typing import Any
+
+from airflow.sdk import get_current_context, task, task_group
+
+from include.flows.approval import ReleaseApproval
+from include.flows.label_sensor import LabelSensor
+from include.flows.stage_operator import StageOperator
+
+
+def actor() -> str:
+    """Who acts, for the ledger and for lineage: this very try of this task."""
+    ti = get_current_context()["ti"]
+    return f"dag:{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
+
+
+@task(retries=1)
+def resolve(**context: Any) -> dict[str, Any]:
+    """Pins what this run is: recipe, method, who asked. Services are tried first, so that nothing is computed in vain."""
+    from include.flows.resolve_run import resolve_run
+
+    dag_run = context["dag_run"]
+    return resolve_run(dict(context["params"]), dag_run.run_id, dag_run.dag_id, getattr(dag_run, "triggering_user_name", None))
+
+
+@task(retries=2)
+def bring_source(run: dict[str, Any]) -> dict[str, Any]:
+    """Brings the base's raw file to the store, by its sha256."""
+    from include.flows.data_tasks import bring_source as bring
+
+    return bring(run)
+
+
+def base(run: Any) -> Any:
+    """Base import: a raw file becomes a plain model folder in the store."""
+
+    @task_group(group_id="base")
+    def group(run: Any) -> Any:
+        return StageOperator(task_id="import_base", stage="base_import", run=run, given={"source": bring_source(run)}).output
+
+    return group(run)
+
+
+def data(run: Any) -> Any:
+    """Sources become validated, versioned datasets; a failed validation stops here."""
+
+    @task_group(group_id="data")
+    def group(run: Any) -> Any:
+        @task(retries=0)
+        def build_datasets(run: dict[str, Any]) -> dict[str, Any]:
+            from include.flows.data_tasks import build
+
+            return build(run, actor())
+
+        return build_datasets(run)
+
+    return group(run)
+
+
+def sft(run: Any, base_result: Any, datasets: Any) -> Any:
+    """Supervised fine-tuning on the demonstrations."""
+
+    @task_group(group_id="sft")
+    def group(run: Any, base_result: Any, datasets: Any) -> Any:
+        given = {"base": base_result, "datasets": datasets}
+        return StageOperator(task_id="train", stage="sft", run=run, given=given).output
+
+    return group(run, base_result, datasets)
+
+
+def candidates(run: Any, sft_result: Any, datasets: Any) -> Any:
+    """The SFT policy answers prompts, two answers each."""
+
+    @task_group(group_id="candidates")
+    def group(run: Any, sft_result: Any, datasets: Any) -> Any:
+        return StageOperator(task_id="generate", stage="generate", run=run, given={"sft": sft_result, "datasets": datasets}).output
+
+    return group(run, sft_result, datasets)
+
+
+def preferences(run: Any, generated: Any, datasets: Any, *, new_only: bool = False) -> Any:
+    """Comparisons by people and the verifier, a frozen snapshot, and the preference datasets made from it.
+
+    `new_only`: a snapshot that an earlier run has already seen ends as *no new input*; otherwise it is used again.
+    """
+
+    @task_group(group_id="preferences")
+    def group(run: Any, generated: Any, datasets: Any) -> Any:
+        @task(retries=2)
+        def open_batch(run: dict[str, Any], generated: dict[str, Any], datasets: dict[str, Any]) -> dict[str, Any]:
+            from include.flows import preference_tasks
+
+            return preference_tasks.open_batch(run, generated, datasets)
+
+        @task(retries=2)
+        def verify(run: dict[str, Any], batch: dict[str, Any], datasets: dict[str, Any]) -> dict[str, Any]:
+            from include.flows import preference_tasks
+
+            return preference_tasks.verify_batch(run, batch, datasets)
+
+        @task(retries=1)
+        def build_pairs(run: Any, snapshot: Any, batch: Any, generated: Any, datasets: Any) -> dict[str, Any]:
+            from include.flows import preference_tasks
+
+            return preference_tasks.pairs_from(run, snapshot, batch, generated, datasets, actor())
+
+        batch = open_batch(run, generated, datasets)
+        waited = LabelSensor(task_id="wait_for_labels", run=run, batch=batch, new_only=new_only)
+        verify(run, batch, datasets) >> waited
+        return build_pairs(run, waited.output, batch, generated, datasets)
+
+    return group(run, generated, datasets)
+
+
+def reward_model(run: Any, sft_result: Any, pairs: Any) -> Any:
+    """The reward model, and its own gate before anything uses it."""
+
+    @task_group(group_id="reward_model")
+    def group(run: Any, sft_result: Any, pairs: Any) -> Any:
+        @task(retries=0)
+        def gate(run: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+            from include.flows.evaluation_tasks import reward_gate
+
+            return reward_gate(run, result)
+
+        trained = StageOperator(task_id="train", stage="reward_model", run=run, given={"sft": sft_result, "pairs": pairs})
+        return gate(run, trained.output)
+
+    return group(run, sft_result, pairs)
+
+
+def policy(run: Any, sft_result: Any, pairs: Any, reward: Any, datasets: Any) -> Any:
+    """PPO or DPO, as the run says."""
+
+    @task_group(group_id="policy")
+    def group(run: Any, sft_result: Any, pairs: Any, reward: Any, datasets: Any) -> Any:
+        given = {"sft": sft_result, "pairs": pairs, "reward": reward, "datasets": datasets}
+        return StageOperator(task_id="optimise", stage="policy", run=run, given=given).output
+
+    return group(run, sft_result, pairs, reward, datasets)
+
+
+def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> tuple[Any, Any]:
+    """Measures the candidate beside base, SFT model, champion and anchor, and judges it. Returns (what was measured, the verdict)."""
+
+    @task_group(group_id="evaluation")
+    def group(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> Any:
+        @task(retries=1)
+        def compare_with(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> dict[str, Any]:
+            from include.flows.evaluation_tasks import wanted
+            from include.flows.skipping import skip_unless_new
+
+            return skip_unless_new(wanted(run, base_result, sft_result, policy_result, reward, datasets))
+
+        @task(retries=0)
+        def gates(run: dict[str, Any], wanted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+            from include.flows.evaluation_tasks import judge_candidate
+
+            return judge_candidate(run, wanted, measured)
+
+        chosen = compare_with(run, base_result, sft_result, policy_result, reward, datasets)
+        measured = StageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
+        return chosen, gates(run, chosen, measured.output)
+
+    return group(run, base_result, sft_result, policy_result, reward, datasets)  # type: ignore[return-value]
+
+
+def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: Any) -> Any:
+    """Registry, a person's approval, a shadow run, and the release: ledger first, aliases after."""
+
+    @task_group(group_id="release")
+    def group(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: Any) -> Any:
+        @task(retries=2)
+        def dossier(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: Any) -> dict[str, Any]:
+            from include.flows.release_tasks import dossier as make
+            from include.flows.skipping import skip_if_rejected
+
+            return skip_if_rejected(make(run, wanted, policy_result, verdict, datasets, actor()))
+
+        @task(retries=1)
+        def start_canary(filed: dict[str, Any]) -> dict[str, Any]:
+            from include.flows.release_tasks import start_canary as start
+
+            return start(filed, actor())
+
+        @task(retries=2)
+        def promote(run: Any, wanted: Any, verdict: Any, datasets: Any, filed: Any, observed: Any) -> dict[str, Any]:
+            from include.flows.release_tasks import promote as do
+
+            return do(run, wanted, verdict, datasets, filed, observed, actor())
+
+        filed = dossier(run, wanted, policy_result, verdict, datasets)
+        approved = ReleaseApproval.partial(task_id="approve", dossier=filed).expand(seat=filed["seats"])
+        canary = start_canary(filed)
+        approved >> canary
+        shadow = StageOperator(task_id="shadow_run", stage="shadow", run=run, given={"wanted": canary})
+        return promote(run, wanted, verdict, datasets, filed, shadow.output)
+
+    return group(run, wanted, policy_result, verdict, datasets)
+
+
+@task(trigger_rule="none_failed", retries=0)
+def outcome(run: dict[str, Any], **context: Any) -> str:
+    """How the run ended, in the finite list of words. Runs only where nothing failed: a *no* and a silence stay red."""
+    ti = context["ti"]
+    if promoted := ti.xcom_pull(task_ids="release.promote"):
+        said = f"released: {promoted['name']} version {promoted['version']}"
+    else:
+        said = ti.xcom_pull(task_ids="release.dossier", key="status") or ti.xcom_pull(task_ids="evaluation.compare_with", key="status")
+        said = said or "unknown"
+    print(f"{run['recipe']} ({run['method']}): {said}")
+    return str(said)

@@ -1,0 +1,129 @@
+"""Evaluating what was champion at an instant: by the ledger, with the suite of then or of now."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from include.domain.outcomes import NotDone
+from include.domain.spec import RunSpec
+from include.flows import services
+from include.flows.errors import FlowError
+from include.flows.evaluation_tasks import gate_set, keep_report, measurements_of, released_model
+from include.flows.skipping import say_and_skip
+from include.settings.catalogue import recipe, versioned
+from include.stages.refs import DatasetRef, ModelRef
+
+Json = Mapping[str, Any]
+
+
+def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[str, Any]:
+    """The champion at the end of the data interval (now, when a run has none), ready to be measured.
+
+    Ends as *no champion* or *not evaluable* where there was none, or where its weights are gone.
+    """
+    found = recipe(str(params["recipe"]))
+    at = instant or datetime.now(UTC)
+    name = found.release.registered_name
+    deployment = services.catalog().ledger.champion_at(name, at)
+    if deployment is None:
+        say_and_skip(f"{NotDone.NO_CHAMPION}: {name} had none at {at.isoformat()}")
+    spec = release_evaluation(str(deployment))
+    models = {role: _model_of(spec, role) for role in _roles(spec)}
+    models["candidate"] = released_model(str(deployment))[0].to_json()
+    for role, ref in models.items():
+        _still_there(role, ref["digest"])
+    run = {
+        "recipe": found.name,
+        "recipe_digest": found.digest,
+        "method": found.method,
+        "requested_by": getattr(dag_run, "triggering_user_name", None) or found.owner,
+        "run_id": dag_run.run_id,
+        "dag_id": dag_run.dag_id,
+    }
+    wanted = {
+        "deployment": deployment,
+        "as_of": at.isoformat(),
+        "suite": params["suite"],
+        "models": models,
+        "released": {role: spec.config["deployments"][role] for role in models},
+        "reward": _reward_of(spec),
+        **_suites(found.evaluation.suites, spec, str(params["suite"]), f"{found.data.project}-"),
+    }
+    return {"run": run, "wanted": wanted}
+
+
+def release_evaluation(deployment: str) -> RunSpec:
+    """The specification of the evaluation run that first measured `deployment`."""
+    catalog = services.catalog()
+    for measurement in catalog.measurements.of(deployment):
+        run = catalog.runs.get(measurement.run_key)
+        if run is not None and run.spec.config["deployments"].get("candidate", {}).get("digest") == deployment:
+            return run.spec
+    raise FlowError(f"no evaluation of {deployment} is on record: it was released from elsewhere, or the catalog is not whole")
+
+
+def _roles(spec: RunSpec) -> list[str]:
+    return [name.removeprefix("model_") for name in spec.inputs if name.startswith("model_")]
+
+
+def _model_of(spec: RunSpec, role: str) -> dict[str, Any]:
+    body = spec.config["deployments"][role]
+    return ModelRef("model", spec.inputs[f"model_{role}"], body["tokenizer"], body["chat_template"]).to_json()
+
+
+def _reward_of(spec: RunSpec) -> dict[str, Any] | None:
+    digest = spec.inputs.get("reward_model")
+    return ModelRef("reward_model", digest, str(spec.tokenizer), str(spec.chat_template)).to_json() if digest else None
+
+
+def _still_there(role: str, weights: str) -> None:
+    from include.stores.errors import NotFound
+
+    store = services.store()
+    try:
+        path = services.catalog().artifacts.locate(weights, store.uri)
+    except NotFound:
+        say_and_skip(f"{NotDone.NOT_EVALUABLE}: the weights of {role} ({weights}) have no place in this store any more")
+    if not store.exists(f"{path}/config.json"):
+        say_and_skip(f"{NotDone.NOT_EVALUABLE}: the weights of {role} are gone from {path}")
+
+
+def _suites(reference: str, spec: RunSpec, which: str, prefix: str) -> dict[str, Any]:
+    """Suites as the release measured them (then), or the newest versions with today's settings (now)."""
+    datasets = services.catalog().datasets
+    if which == "then":
+        hashes = {name.removeprefix("suite_"): value for name, value in spec.inputs.items() if name.startswith("suite_")}
+        found = {name: datasets.by_hash(value)[0] for name, value in hashes.items()}
+        return {"suites": {name: _ref(version) for name, version in found.items()}, "suite_settings": dict(spec.config["suites"])}
+    today = versioned("suites", reference)["suites"]
+    newest = {name: datasets.latest(prefix + item["dataset"]) for name, item in today.items()}
+    if missing := [name for name, version in newest.items() if version is None]:
+        raise FlowError(f"suites {', '.join(missing)} have no version yet: run build_dataset")
+    settings = {name: {k: v for k, v in item.items() if k != "dataset"} for name, item in today.items()}
+    return {"suites": {name: _ref(version) for name, version in newest.items()}, "suite_settings": settings}
+
+
+def _ref(version: Any) -> dict[str, Any]:
+    return DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact).to_json()
+
+
+def judge_champion(chosen: Json, measured: Json) -> dict[str, Any]:
+    """The verdict of today's gate code on that champion, kept beside every earlier one. It lets nothing through and stops nothing."""
+    from include.flows.planners import PLANNERS, bench_of
+    from include.gates.expected import expected_from
+    from include.gates.judge import judge
+    from include.gates.tables import table_from
+
+    run, wanted = chosen["run"], chosen["wanted"]
+    spec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted}).spec
+    gates = gate_set(run)
+    report = judge(gates, table_from(measurements_of(measured)), expected_from(spec))
+    keep_report(report, wanted["deployment"], policies_digest=gates.digest, purpose="backfill", as_of=wanted["as_of"])
+    print(f"{wanted['deployment']}, champion at {wanted['as_of']}, suite as {wanted['suite']}\n{report.table()}")
+    return {
+        "deployment": wanted["deployment"],
+        "as_of": wanted["as_of"],
+        "gates": report.digest,
+        "passed": report.passed,
+        "suite": wanted["suite"],
+    }

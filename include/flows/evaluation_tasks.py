@@ -1,0 +1,179 @@
+"""Evaluation and gates: what is measured against what, the verdict, and its place in the catalog."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import canonical_bytes, digest, hex_of
+from include.domain.spec import RunSpec
+from include.flows import services
+from include.flows.errors import Rejected
+from include.flows.planners import bench_of, model
+from include.settings.catalogue import recipe, versioned
+from include.stages.programs import deployment
+from include.stages.refs import ModelRef, StageResult
+
+if TYPE_CHECKING:
+    from include.gates.judge import GateReport
+    from include.gates.policies import GateSet
+
+Json = Mapping[str, Any]
+
+
+def measurements_of(result: Json, output: str = "measurements") -> dict[str, Any]:
+    """measurements.json of a committed run, read from the store and checked against its manifest."""
+    store, catalog = services.store(), services.catalog()
+    done = catalog.runs.committed(result["key"])
+    path = done.outputs[output].path if done else ""
+    manifest = store.outputs(result["key"], result["attempt"])[output]
+    store.verify_small(path, manifest, limit_bytes=512 << 20)
+    found: dict[str, Any] = store.read_json(f"{path}/measurements.json")
+    return found
+
+
+def reward_gate(run: Json, result: Json) -> dict[str, Any]:
+    """The reward model's own gate, before anything uses it.
+
+    Raises:
+        Rejected: it is not better than chance, 'longer wins' and 'shorter wins' on held-out pairs.
+    """
+    from include.gates.reward_model import reward_model_gate
+
+    wanted = recipe(run["recipe"]).reward_gate
+    report = reward_model_gate(measurements_of(result), {"min_pairs": wanted.min_pairs, "alpha": wanted.alpha})
+    print(report.table())
+    out = StageResult.from_json(result).model("reward_model")
+    keep_report(report, out.digest, policies_digest=digest("reward-gate", wanted.model_dump(mode="json")), purpose="reward_model")
+    if wanted.required and not report.passed:
+        raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{report.table()}")
+    return {**result, "gate": {"digest": report.digest, "passed": report.passed}}
+
+
+def keep_report(report: "GateReport", subject: str, *, policies_digest: str, purpose: str, as_of: str | None = None) -> None:
+    """The report in the store, by digest, and its row in the catalog."""
+    body = report.to_json()
+    services.store().put_bytes(f"reports/gates/{hex_of(report.digest)}.json", canonical_bytes(body))
+    services.catalog().measurements.record_gate_report(
+        report.digest,
+        subject,
+        body,
+        verdict="pass" if report.passed else "fail",
+        gate_code=str(body.get("gate_code", "")),
+        policies_digest=policies_digest,
+        purpose=purpose,
+        as_of=as_of,
+    )
+
+
+def gate_set(run: Json) -> "GateSet":
+    from include.gates.policies import policies_from
+
+    return policies_from(versioned("gates", recipe(run["recipe"]).gates))
+
+
+def released_model(deployment_digest: str) -> tuple[ModelRef, dict[str, Any]]:
+    """The weights of a registered deployment, and its body with `digest`."""
+    body = dict(services.catalog().releases.deployment(deployment_digest))
+    ref = ModelRef("model", body["weights"], body["tokenizer"], body["chat_template"])
+    return ref, {**body, "digest": deployment_digest}
+
+
+def anchor_of(name: str) -> str | None:
+    """The fixed anchor of a registered name: the first recipe's SFT deployment, once it has been set."""
+    entries = services.catalog().ledger.entries(name=name, kind="anchor_set")
+    return str(entries[0].payload["deployment"]) if entries else None
+
+
+def register(run: Json, ref: ModelRef) -> str:
+    """Registers `ref`, deployed as the recipe says; returns the deployment's digest."""
+    wanted = recipe(run["recipe"])
+    body = {k: v for k, v in deployment(wanted, ref).items() if k != "digest"}
+    return str(services.catalog().releases.register_deployment(wanted.release.registered_name, body))
+
+
+def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, datasets: Json) -> dict[str, Any]:
+    """What the evaluation job measures: candidate, base, SFT model, the champion once there is one, and the anchor."""
+    found = recipe(run["recipe"])
+    name = found.release.registered_name
+    models = {"candidate": model(policy, "policy"), "base": model(base, "base"), "sft": model(sft, "policy")}
+    digests = {role: register(run, ref) for role, ref in models.items()}
+    released: dict[str, Any] = {}
+    champion = services.catalog().ledger.champion(name)
+    if champion is not None:
+        models["champion"], released["champion"] = released_model(champion)
+    anchor = anchor_of(name) or digests["sft"]
+    models["anchor"], released["anchor"] = released_model(anchor)
+    suite_file = versioned("suites", found.evaluation.suites)["suites"]
+    suites = {suite: datasets[item["dataset"]] for suite, item in suite_file.items()}
+    return {
+        "status": "already released" if champion == digests["candidate"] else "new",
+        "deployment": digests["candidate"],
+        "champion": champion,
+        "anchor": anchor,
+        "models": {role: ref.to_json() for role, ref in models.items()},
+        "released": released,
+        "reward": model(reward, "reward_model").to_json(),
+        "suites": suites,
+        "suite_settings": {suite: {k: v for k, v in item.items() if k != "dataset"} for suite, item in suite_file.items()},
+    }
+
+
+def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]:
+    """The verdict. The specification is built anew, so a stale or foreign measurement cannot pass; the first complete verdict binds.
+
+    Raises:
+        Rejected: a gate fails or is inconclusive; the table stands in the message.
+    """
+    from include.flows.planners import PLANNERS
+    from include.gates.expected import expected_from
+    from include.gates.judge import judge
+    from include.gates.tables import table_from
+
+    spec: RunSpec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted_now}).spec
+    gates = gate_set(run)
+    measured = measurements_of(result)
+    _record(spec, result, measured)
+    report = judge(gates, table_from(measured), expected_from(spec))
+    print(report.table())
+    first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
+    keep_report(report, wanted_now["deployment"], policies_digest=gates.digest, purpose="release")
+    if first is not None and first.digest != report.digest:
+        print(f"An earlier complete verdict on this deployment binds: {first.digest} ({first.verdict})")
+        if first.verdict != "pass":
+            raise Rejected(f"the first complete verdict on {wanted_now['deployment']} was {first.verdict}: {first.digest}")
+    if not report.passed:
+        raise Rejected(f"the gates do not let this candidate through\n{report.table()}")
+    return {
+        "digest": report.digest,
+        "policies": gates.digest,
+        "gates": gates.reference,
+        "passed": True,
+        "known_risks": list(report.known_risks),
+        "table": report.table(),
+        "markdown": report.markdown(),
+    }
+
+
+def _record(spec: RunSpec, result: Json, measured: Json) -> None:
+    """Every measurement in the catalog, by its identity; repeats are counted there."""
+    from include.stores.catalog.measurements import Measurement
+
+    catalog = services.catalog()
+    path = catalog.runs.committed(spec.key).outputs["measurements"].path
+    for row in measured["rows"]:
+        values = [item["value"] for item in row["items"]]
+        catalog.measurements.record(
+            Measurement(
+                deployment=row["deployment"],
+                suite_digest=row["suite_digest"],
+                metric=row["metric"],
+                scorer=row["scorer"],
+                generation=row["generation"],
+                backend=row["backend"],
+                run_key=spec.key,
+                attempt=result["attempt"],
+                items_uri=f"{services.store().uri}/{path}/measurements.json",
+                items_digest=result["outputs"]["measurements"]["digest"],
+                n=len(values),
+                summary={"mean": sum(values) / len(values) if values else None, "suite": row["suite"], "role": row["role"]},
+            )
+        )

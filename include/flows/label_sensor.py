@@ -1,0 +1,136 @@
+"""Waiting for preferences: enough labels, fresh enough, agreeing enough. Defers between looks; returns a frozen snapshot."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.definitions.context import Context
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from include.domain.outcomes import NotDone
+from include.flows import services
+from include.flows.errors import FlowError, NoAnswer
+from include.flows.skipping import say_and_skip
+from include.settings.catalogue import recipe
+from include.settings.recipes import AnnotationSettings
+
+POLL_INTERVAL_S = 15.0
+
+
+def still_missing(progress: Mapping[str, Any], wanted: AnnotationSettings, now: datetime) -> list[str]:
+    """What keeps the batch from being used, in words; empty when nothing does."""
+    labels, agreement = progress["labels"], progress["agreement"]
+    current = labels["current"]
+    decided = labels["by_verdict"].get("A", 0) + labels["by_verdict"].get("B", 0)
+    missing = []
+    if current < wanted.min_labels:
+        missing.append(f"{wanted.min_labels - current} more labels ({current} of {wanted.min_labels})")
+    if progress["missing"]["human"]:
+        missing.append(f"{progress['missing']['human']} comparisons by a person")
+    if decided < wanted.min_decided:
+        missing.append(f"{wanted.min_decided - decided} more decided comparisons ({decided} of {wanted.min_decided})")
+    oldest = progress.get("freshest_label_at")
+    if oldest and now - datetime.fromisoformat(oldest) > timedelta(hours=wanted.max_age_hours):
+        missing.append(f"labels younger than {wanted.max_age_hours:g} h (the freshest is of {oldest})")
+    if not agreement["applicable"]:
+        if not wanted.agreement_not_applicable_passes:
+            missing.append("a second annotator: agreement of one is not applicable")
+    elif agreement["share"] < wanted.min_agreement:
+        missing.append(f"agreement {agreement['share']:.2f} (at least {wanted.min_agreement:.2f}): review the rubric")
+    return missing
+
+
+class LabelTrigger(BaseTrigger):
+    """Looks at a batch until nothing is missing or the deadline has passed; a service that is away is asked again."""
+
+    def __init__(self, batch_id: str, recipe_name: str, deadline: float) -> None:
+        super().__init__()
+        self.batch_id, self.recipe_name, self.deadline = batch_id, recipe_name, deadline
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        kwargs = {"batch_id": self.batch_id, "recipe_name": self.recipe_name, "deadline": self.deadline}
+        return "include.flows.label_sensor.LabelTrigger", kwargs
+
+    def _look(self) -> list[str]:
+        with services.annotation("pipeline") as client:
+            return still_missing(client.progress(self.batch_id), recipe(self.recipe_name).annotation, datetime.now(UTC))
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        said: list[str] | None = None
+        while True:
+            try:
+                missing = await asyncio.to_thread(self._look)
+            except FlowError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the service may be restarting: asked again until the deadline
+                missing = [f"an answer of the annotation service ({error})"]
+            if not missing:
+                yield TriggerEvent({"status": "ready"})
+                return
+            if datetime.now(UTC).timestamp() > self.deadline:
+                yield TriggerEvent({"status": "timeout", "missing": missing})
+                return
+            if missing != said:
+                self.log.info("Waiting for %s", "; ".join(missing))
+                said = missing
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+
+class LabelSensor(BaseOperator):
+    """Waits until a batch's labels may be used and returns their snapshot.
+
+    :param run: what `resolve` returned (templated).
+    :param batch: what the opening of the batch returned (templated).
+    :param new_only: end as *no new input* when an earlier run saw the same labels and nobody asks to go on (`ask_again`).
+
+    The snapshot (high-water mark, digest) is recorded for the DAG run: retry and clear give the same one.
+    """
+
+    template_fields = ("run", "batch")
+    ui_color = "#f7ecd7"
+
+    def __init__(self, *, run: Any, batch: Any, new_only: bool = False, **kwargs: Any) -> None:
+        kwargs.setdefault("retries", 2)
+        super().__init__(**kwargs)
+        self.run, self.batch, self.new_only = run, batch, new_only
+
+    def execute(self, context: Context) -> Any:
+        run_id = context["dag_run"].run_id
+        if (known := services.catalog().labels.snapshot(run_id, self.batch["batch_id"])) is not None:
+            return self._result(known.high_water_mark, known.digest)
+        wanted = recipe(self.run["recipe"]).annotation
+        with services.annotation("pipeline") as client:
+            missing = still_missing(client.progress(self.batch["batch_id"]), wanted, datetime.now(UTC))
+        if not missing:
+            return self._freeze(run_id)
+        self.log.info("Batch %s waits for %s. Compare at %s/annotate", self.batch["batch_id"], "; ".join(missing), self.batch["url"])
+        deadline = (datetime.now(UTC) + timedelta(hours=wanted.timeout_hours)).timestamp()
+        self.defer(trigger=LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline), method_name="resume")
+
+    def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
+        if event["status"] != "ready":
+            raise NoAnswer(f"batch {self.batch['batch_id']} is not ready in time; it still waits for {'; '.join(event['missing'])}")
+        return self._freeze(context["dag_run"].run_id)
+
+    def _freeze(self, run_id: str) -> dict[str, Any]:
+        batch_id = self.batch["batch_id"]
+        with services.annotation("pipeline") as client:
+            snapshot = client.snapshot(batch_id)
+            progress = client.progress(batch_id)
+        labels = services.catalog().labels
+        before = labels.last_snapshot(batch_id)
+        if self.new_only and not self.run["ask_again"] and before is not None and before.digest == snapshot.digest:
+            say_and_skip(str(NotDone.NO_NEW_INPUT))
+        labels.collected([label.to_json() for label in snapshot.labels])
+        body = {"batch_id": batch_id, "progress": progress}
+        kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
+        share = progress["decided_share"]
+        self.log.info(
+            "Snapshot %s: %d labels, decided share %s", kept.digest, len(snapshot.labels), f"{share:.2f}" if share is not None else "–"
+        )
+        return self._result(kept.high_water_mark, kept.digest)
+
+    def _result(self, mark: int, digest: str) -> dict[str, Any]:
+        return {"batch_id": self.batch["batch_id"], "mark": mark, "digest": digest}

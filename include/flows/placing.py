@@ -1,0 +1,134 @@
+"""A plan on a cluster: placement, the files beside the job, and what is asked of Slurm."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_slurm.spec import JobSpec
+from include.domain.canonical import hex_of
+from include.domain.closure import lock_digest
+from include.domain.layout import RunDir, environment_dir
+from include.domain.spec import InputPlace, Placement
+from include.settings.catalogue import lock_file, project_root
+from include.settings.clusters import Cluster
+from include.stages.plan import Plan
+
+if TYPE_CHECKING:
+    from include.stores.artifacts import ArtifactStore
+    from include.stores.code import CodeTar
+
+BOOTSTRAP = "include/runtime/bootstrap.py"
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A plan with its cluster, store, code and the paths of its inputs (relative to the store's root)."""
+
+    plan: Plan
+    cluster: Cluster
+    root: str
+    code: "CodeTar"
+    inputs: dict[str, str]
+
+    @property
+    def run(self) -> RunDir:
+        return RunDir(self.plan.key)
+
+    def resources(self) -> dict[str, Any]:
+        job, site = self.plan.job, self.cluster.defaults
+        return {
+            "cluster": self.cluster.name,
+            "partition": job.partition or self.cluster.partition,
+            "nodes": job.nodes or site.nodes,
+            "cpus": job.cpus or site.cpus,
+            "memory_gb": job.memory_gb or site.memory_gb,
+            "gpus": site.gpus if job.gpus is None else job.gpus,
+            "time_limit_minutes": job.time_limit_minutes,
+            "preemptible": job.preemptible,
+            "heavy": job.heavy,
+        }
+
+    def placement(self, n: int) -> Placement:
+        places = {
+            name: InputPlace(f"{self.root}/{path}", self.plan.spec.inputs[name], self.plan.artifacts[name])
+            for name, path in self.inputs.items()
+        }
+        run_dir = f"{self.root}/{self.run.root}"
+        return Placement(self.plan.key, n, run_dir, places, self.plan.settings, self.resources())
+
+    def stage_in(self, store: "ArtifactStore") -> Callable[[int], None]:
+        """Puts spec, placement, bootstrap and code beside the job; the same again changes nothing."""
+
+        def put(n: int) -> None:
+            if not store.exists(self.run.spec):
+                store.put_json(self.run.spec, self.plan.spec.to_json())
+            store.put_code(self.code)
+            folder = self.run.submission(n)
+            store.put_bytes(f"{folder}/bootstrap.py", (project_root() / BOOTSTRAP).read_bytes())
+            store.put_json(f"{folder}/placement.json", self.placement(n).to_json())
+
+        return put
+
+    def command(self, n: int) -> tuple[str, ...]:
+        spec, folder = self.plan.spec, f"{self.root}/{self.run.submission(n)}"
+        environment = f"{self.root}/{environment_dir(lock_digest(lock_file()))}"
+        return (
+            f"{environment}/bin/python",
+            f"{folder}/bootstrap.py",
+            *("--root", self.root),
+            *("--run", self.run.root),
+            *("--n", str(n)),
+            *("--program", spec.program),
+            *("--code", f"code/{hex_of(self.code.sha256)}.tar"),
+            *("--code-sha256", hex_of(self.code.sha256)),
+            *("--environment", spec.environment),
+            *("--lock-file", f"{environment}/{lock_file().name}"),
+        )
+
+    def job(self, n: int) -> JobSpec:
+        """What Slurm is asked for."""
+        wanted, where = self.resources(), self.cluster
+        folder = f"{self.root}/{self.run.submission(n)}"
+        gpus = wanted["gpus"]
+        return JobSpec(
+            command=self.command(n),
+            setup=where.setup,
+            env=self._environment(gpus),
+            chdir=self.root,
+            output=f"{folder}/slurm-%j.log",
+            root=self.root,
+            partition=wanted["partition"],
+            account=where.account,
+            qos=where.qos,
+            licenses=f"{where.heavy_licence}:1" if wanted["heavy"] and where.heavy_licence else None,
+            gres=f"{where.gpu_gres}:{gpus}" if gpus else None,
+            comment=f"align {self.plan.spec.stage}",
+            nodes=wanted["nodes"],
+            ntasks=1,
+            cpus_per_task=wanted["cpus"],
+            mem=f"{int(wanted['memory_gb'] * 1024)}M",
+            time_limit=wanted["time_limit_minutes"],
+            nice=where.nice,
+            requeue=False,
+            signal="USR1",
+            signal_lead_s=where.signal_lead_s,
+        )
+
+    def _environment(self, gpus: int) -> dict[str, str]:
+        threads = str(self.plan.settings.get("threads", 1))
+        given = {
+            "OMP_NUM_THREADS": threads,
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TORCH_EXTENSIONS_DIR": f"{self.root}/env/torch-extensions",
+        }
+        return given if gpus else {**given, "DS_ACCELERATOR": "cpu"}
+
+
+def place(plan: Plan, cluster: Cluster, root: str, locate: Callable[[str], str]) -> Placed:
+    """`plan` on `cluster`; `locate` gives the path of an artifact digest relative to the store's root."""
+    from include.stores.code import code_tar
+
+    inputs = {name: locate(artifact) for name, artifact in plan.artifacts.items()}
+    return Placed(plan, cluster, root, code_tar(Path(project_root()), plan.spec.program), inputs)

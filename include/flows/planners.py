@@ -1,0 +1,83 @@
+"""From the JSON that travels between tasks to the plan of a stage."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from include.flows.errors import FlowError
+from include.settings.catalogue import cluster, recipe
+from include.stages import programs
+from include.stages.plan import Bench, Plan
+from include.stages.refs import DatasetRef, FileRef, ModelRef, StageResult
+
+Json = Mapping[str, Any]
+
+
+def bench_of(run: Json) -> Bench:
+    """The bench of a run, as `resolve` recorded it; a recipe that has changed since is refused."""
+    found = recipe(run["recipe"])
+    if found.digest != run["recipe_digest"]:
+        raise FlowError(
+            f"recipe {run['recipe']} has changed since this run began ({run['recipe_digest'][:19]} → {found.digest[:19]}): "
+            "start a new run, or put the recipe back"
+        )
+    return Bench(found, cluster(), rerun_salt=run.get("rerun_salt", ""), note={"requested_by": run["requested_by"]})
+
+
+def model(result: Json, name: str) -> ModelRef:
+    return StageResult.from_json(result).model(name)
+
+
+def _base_import(bench: Bench, run: Json, given: Json) -> Plan:
+    return programs.base_import(bench, FileRef.from_json(given["source"]))
+
+
+def _sft(bench: Bench, run: Json, given: Json) -> Plan:
+    return programs.sft(bench, model(given["base"], "base"), DatasetRef.from_json(given["datasets"]["demonstrations"]))
+
+
+def _generate(bench: Bench, run: Json, given: Json) -> Plan:
+    return programs.generate(bench, model(given["sft"], "policy"), DatasetRef.from_json(given["datasets"]["prompts"]))
+
+
+def _reward_model(bench: Bench, run: Json, given: Json) -> Plan:
+    return programs.reward_model(bench, model(given["sft"], "policy"), DatasetRef.from_json(given["pairs"]["reward_pairs"]))
+
+
+def _policy(bench: Bench, run: Json, given: Json) -> Plan:
+    sft = model(given["sft"], "policy")
+    if run["method"] == "ppo":
+        return programs.ppo(bench, sft, model(given["reward"], "reward_model"), DatasetRef.from_json(given["datasets"]["prompts"]))
+    return programs.dpo(bench, sft, DatasetRef.from_json(given["pairs"]["preferences"]))
+
+
+def _evaluate(bench: Bench, run: Json, given: Json) -> Plan:
+    wanted = given["wanted"]
+    reward = ModelRef.from_json(wanted["reward"]) if wanted.get("reward") else None
+    models = {role: ModelRef.from_json(ref) for role, ref in wanted["models"].items()}
+    suites = {name: DatasetRef.from_json(ref) for name, ref in wanted["suites"].items()}
+    return programs.evaluate(bench, models, suites, wanted["suite_settings"], reward, wanted.get("released"))
+
+
+def _shadow(bench: Bench, run: Json, given: Json) -> Plan:
+    wanted = given["wanted"]
+    other, role = ModelRef.from_json(wanted["other"]), wanted["other_role"]
+    return programs.shadow(bench, ModelRef.from_json(wanted["candidate"]), other, role, DatasetRef.from_json(wanted["prompts"]))
+
+
+PLANNERS: Mapping[str, Callable[[Bench, Json, Json], Plan]] = {
+    "base_import": _base_import,
+    "sft": _sft,
+    "generate": _generate,
+    "reward_model": _reward_model,
+    "policy": _policy,
+    "evaluate": _evaluate,
+    "shadow": _shadow,
+}
+
+
+def plan(stage: str, run: Json, given: Json) -> Plan:
+    """The plan of `stage` in this run, from what earlier tasks returned."""
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise FlowError(f"{stage}: {', '.join(missing)} came without a result; clear the task that should give it")
+    return PLANNERS[stage](bench_of(run), run, given)

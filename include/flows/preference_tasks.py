@@ -1,0 +1,179 @@
+"""Preference collection: the batch, the verifier's labels, and the datasets made from a snapshot."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import canonical_bytes, digest
+from include.domain.records import Candidate, Prompt
+from include.flows import services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe, rubric
+from include.stages.refs import DatasetRef
+
+if TYPE_CHECKING:
+    from include.data.annotation_client import AnnotationClient
+
+Json = Mapping[str, Any]
+
+
+def local_dataset(ref: Json) -> Path:
+    """A dataset version's folder on the control plane, fetched once and checked against its manifest."""
+    from include.domain.layout import dataset_dir
+    from include.domain.manifest import Manifest
+
+    found, store = DatasetRef.from_json(ref), services.store()
+    folder = dataset_dir(found.content_hash)
+    manifest = Manifest.from_json(store.read_json(f"{folder}/manifest.json"))
+    if manifest.digest != found.artifact:
+        raise FlowError(f"{found}: the store holds {manifest.digest}, expected {found.artifact}")
+    local = services.work_dir() / folder
+    store.fetch_folder(folder, local, manifest)
+    return local
+
+
+def prompts_of(ref: Json) -> dict[str, Prompt]:
+    """Every prompt of a prompt set, by prompt_id."""
+    from include.transforms.datasets_io import read_rows
+
+    folder = local_dataset(ref)
+    rows = [row for side in ("train", "validation", "holdout", "safety_holdout") for row in read_rows(folder, side)]
+    return {row.record["prompt_id"]: Prompt.from_json(row.record) for row in rows}
+
+
+def candidates_of(result: Json) -> list[Candidate]:
+    """The candidate set of a generation run, in its own order."""
+    import pyarrow.parquet as pq
+
+    store = services.store()
+    done = services.catalog().runs.committed(result["key"])
+    if done is None:
+        raise FlowError(f"{result['key']} is not committed")
+    out = done.outputs["candidates"]
+    manifest = store.outputs(result["key"], done.attempt)["candidates"]
+    local = services.work_dir() / "candidates" / out.digest.removeprefix("sha256:")
+    store.fetch_folder(out.path, local, manifest)
+    import json
+
+    return [Candidate.from_json(json.loads(text)) for text in pq.read_table(local / "candidates.parquet").column("record").to_pylist()]
+
+
+def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
+    """One comparison a prompt, created once: the batch's key is made of the candidates, the rubric and who compares."""
+    from include.data.annotation_client import BatchRequest, Comparison
+
+    wanted = recipe(run["recipe"]).annotation
+    shown = rubric(wanted.rubric)
+    prompts = prompts_of(datasets["prompts"])
+    by_prompt: dict[str, list[Candidate]] = {}
+    for candidate in candidates_of(generated):
+        by_prompt.setdefault(candidate.prompt_id, []).append(candidate)
+    tasks = [
+        Comparison(prompt=prompts[prompt_id], candidate_a=both[0], candidate_b=both[1])
+        for prompt_id, both in sorted(by_prompt.items())
+        if len({c.response_text for c in both}) == len(both)
+    ]
+    if not tasks:
+        raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
+    people = 0 if run["auto"] and wanted.verifier else min(wanted.human_tasks, len(tasks)) if wanted.verifier else len(tasks)
+    body = {
+        "candidates": generated["outputs"]["candidates"]["digest"],
+        "rubric": shown.version,
+        "human": people,
+        "overlap": wanted.overlap_share,
+    }
+    request = BatchRequest(purpose="train", rubric=shown, tasks=tasks, human=people, overlap_share=wanted.overlap_share)
+    with services.annotation("pipeline") as client:
+        receipt = client.create_batch(digest("annotation-batch", body), request)
+    same = len(by_prompt) - len(tasks)
+    print(
+        f"Batch {receipt.batch_id}: {len(tasks)} comparisons, {people} for people, {len(tasks) - people} for the verifier; {same} with equal answers left out"
+    )
+    return {
+        "batch_id": receipt.batch_id,
+        "tasks": len(tasks),
+        "human": people,
+        "url": services.setting("ALIGN_ANNOTATION_URL"),
+        "equal_answers": same,
+    }
+
+
+def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:
+    """The verifier as an annotator: right first, then the asked form, through the same blind API as people."""
+    if batch["human"] == batch["tasks"]:
+        return {"labels": 0, "verdicts": {}}
+    prompts = prompts_of(datasets["prompts"])
+    counts: dict[str, int] = {}
+    with services.annotation("verifier") as client:
+        while (answered := _verify_next(client, batch["batch_id"], prompts)) is not None:
+            counts[answered] = counts.get(answered, 0) + 1
+    total = sum(counts.values())
+    decided = counts.get("left", 0) + counts.get("right", 0)
+    if total:
+        print(f"The verifier labelled {total} comparisons and decided {decided} of them ({decided / total:.0%}): {counts}")
+    return {"labels": total, "verdicts": counts}
+
+
+def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str, Prompt]) -> str | None:
+    from include.verifiers.compare import compare
+
+    task = client.next_task(batch_id)
+    if task is None:
+        return None
+    prompt = prompts.get(task.prompt_id)
+    if prompt is None or prompt.reference is None:
+        client.submit(task.task_id, "cannot_judge", ("not_decidable",))
+        return "cannot_judge"
+    found = compare(prompt.reference, task.left, task.right)
+    verdict = {"A": "left", "B": "right"}.get(found.verdict, found.verdict)
+    client.submit(task.task_id, verdict, tuple(found.reason_codes))
+    return verdict
+
+
+def pairs_from(run: Json, snapshot: Json, batch: Json, generated: Json, datasets: Json, writer: str) -> dict[str, Any]:
+    """The preference datasets of a snapshot: `preferences` (people's and verifier's labels) and `reward_pairs` (with synthetic ones)."""
+    from include.data.preferences import PreferenceSource, build_preferences
+    from include.flows.data_tasks import publish, synthetic_pairs
+
+    wanted = recipe(run["recipe"])
+    with services.annotation("pipeline") as client:
+        frozen = client.snapshot(snapshot["batch_id"], up_to=snapshot["mark"])
+    if frozen.digest != snapshot["digest"]:
+        raise FlowError(
+            f"snapshot {snapshot['digest']} of batch {snapshot['batch_id']} now reads {frozen.digest}: labels were changed under it"
+        )
+    withdrawn = services.catalog().labels
+    source = PreferenceSource(
+        snapshot_digest=frozen.digest,
+        labels=frozen.labels,
+        candidates=candidates_of(generated),
+        prompts=prompts_of(datasets["prompts"]),
+        purpose=frozen.purpose,
+    )
+    del withdrawn
+    rubrics = tuple(rubric(name).version for name in wanted.preferences.rubrics)
+    made = {}
+    for name, imported, share in (
+        ("preferences", (), wanted.preferences.max_imported_share),
+        ("reward_pairs", synthetic_pairs(run, datasets), wanted.preferences.reward_max_imported_share),
+    ):
+        folder = (
+            services.work_dir()
+            / "pairs"
+            / digest("pairs-folder", {"s": frozen.digest, "n": name, "r": wanted.digest}).removeprefix("sha256:")
+        )
+        info = build_preferences(
+            folder,
+            name=f"{wanted.data.project}-{name}",
+            source=source,
+            rubrics=rubrics,
+            imported=imported,
+            max_imported_share=share,
+            settings=wanted,
+        )
+        made[name] = publish(info, writer, batch_id=frozen.batch_id)
+    return made
+
+
+def snapshot_bytes(labels: Any) -> bytes:
+    return canonical_bytes([label.to_json() for label in labels])

@@ -1,0 +1,43 @@
+"""The reconciler's knowledge of Airflow: which owners of a job are still alive."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk import get_current_context
+
+from include.flows import services
+from include.flows.stage_operator import JOB_PREFIX
+from include.settings.catalogue import cluster
+
+_ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
+
+
+def is_owner_alive(owner: Mapping[str, Any]) -> bool:
+    """Whether the task that owns a job may still want it. A state that cannot be read counts as alive: nothing is ended on a guess."""
+    ti = get_current_context()["ti"]
+    states = ti.get_task_states(dag_id=owner["dag_id"], task_ids=[owner["task_id"]], run_ids=[owner["run_id"]])
+    of_run = states.get(owner["run_id"])
+    if of_run is None:
+        return True
+    index = owner.get("map_index", -1)
+    name = owner["task_id"] if index in (-1, None) else f"{owner['task_id']}_{index}"
+    state = of_run.get(name, of_run.get(owner["task_id"]))
+    return state is None or str(state) not in _ENDED
+
+
+def reconcile_cluster() -> list[dict[str, str]]:
+    """One pass over the cluster's jobs and the catalog's live submissions; says what it found and did."""
+    from airflow_slurm.hook import SlurmHook
+    from airflow_slurm.reconciler import reconcile
+    from include.stores.catalog.receipts import CatalogReceipts
+
+    where = cluster()
+    receipts = CatalogReceipts(**services.receipts_config())
+    found = reconcile(SlurmHook(where.slurm_conn_id), receipts, is_owner_alive, name_prefix=f"{JOB_PREFIX}-")
+    for finding in found:
+        print(f"{finding.kind}: {finding.key or '–'} job {finding.job_id or '–'}: {finding.action}. {finding.detail}")
+    if not found:
+        print("Every job has an owner, and every owner its job.")
+    return [
+        {"kind": str(f.kind), "key": str(f.key), "job_id": str(f.job_id), "action": str(f.action), "detail": str(f.detail)} for f in found
+    ]

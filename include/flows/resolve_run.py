@@ -1,0 +1,36 @@
+"""The first step of every run: what is asked, by whom, and whether the services are there."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from include.flows import services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe
+
+
+def resolve_run(params: Mapping[str, Any], run_id: str, dag_id: str, asked_by: str | None) -> dict[str, Any]:
+    """Pins recipe and method for the whole run.
+
+    Raises:
+        SettingsError: an unknown recipe, with the known ones.
+        FlowError, RegistryError: a service is not usable; nothing has been computed yet.
+    """
+    found = recipe(str(params["recipe"]))
+    method = str(params.get("method") or found.method)
+    if method not in ("dpo", "ppo"):
+        raise FlowError(f"method {method!r}: dpo or ppo")
+    services.catalog()
+    services.registry().preflight()
+    who = asked_by or found.owner
+    print(f"{found.reference} ({method}), asked by {who}, recipe {found.digest}")
+    return {
+        "recipe": found.name,
+        "recipe_digest": found.digest,
+        "method": method,
+        "auto": bool(params.get("auto", False)),
+        "ask_again": bool(params.get("ask_again", False)),
+        "rerun_salt": str(params.get("rerun_salt") or ""),
+        "requested_by": who,
+        "run_id": run_id,
+        "dag_id": dag_id,
+    }

@@ -1,0 +1,28 @@
+"""Ending early with a named reason: what follows is skipped, the reason stays readable."""
+
+from typing import Any, NoReturn
+
+from airflow.sdk import get_current_context
+from airflow.sdk.exceptions import AirflowSkipException
+
+from include.domain.outcomes import NotDone
+
+
+def say_and_skip(reason: str) -> NoReturn:
+    """Skips this task and what follows it; the reason stays readable as the XCom `status`."""
+    get_current_context()["ti"].xcom_push(key="status", value=reason)
+    raise AirflowSkipException(reason)
+
+
+def skip_unless_new(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Skips the rest when the candidate is the champion already."""
+    if wanted["status"] == NotDone.ALREADY_RELEASED:
+        say_and_skip(str(NotDone.ALREADY_RELEASED))
+    return wanted
+
+
+def skip_if_rejected(dossier: dict[str, Any]) -> dict[str, Any]:
+    """Skips the rest when a person has said no to this very dossier: it stands until a run asks anew."""
+    if dossier["status"] == NotDone.ALREADY_REJECTED:
+        say_and_skip(str(NotDone.ALREADY_REJECTED))
+    return dossier
