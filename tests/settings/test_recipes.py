@@ -1,0 +1,101 @@
+"""Configuration: YAML 1.2, strict models, identity apart from placement."""
+
+from pathlib import Path
+
+import pytest
+
+from include.settings.base import identity_config, mark_of, placement_config, unmarked
+from include.settings.catalogue import cluster, recipe, recipe_names, rubric
+from include.settings.errors import SettingsError
+from include.settings.loader import parse, read_yaml
+from include.settings.recipes import Recipe
+from include.settings.training import STAGE_SETTINGS
+
+PLACEMENT = {
+    "job",
+    "threads",
+    "log_every_steps",
+    "save_every_steps",
+    "keep_checkpoints",
+    "micro_batch",
+    "generation_batch",
+}
+"""Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_reads(name: str) -> None:
+    assert recipe(name).name == name
+    assert recipe(f"{name}@v{recipe(name).version}").digest == recipe(name).digest
+
+
+@pytest.mark.parametrize("stage", STAGE_SETTINGS)
+def test_every_setting_says_identity_or_placement(stage: str) -> None:
+    model = STAGE_SETTINGS[stage]
+    assert list(unmarked(model)) == []
+    assert {name for name, field in model.model_fields.items() if mark_of(field) == "placement"} == PLACEMENT & set(model.model_fields)
+
+
+def test_placement_moves_no_identity() -> None:
+    before = recipe("tiny").sft
+    after = before.model_copy(update={"micro_batch": 1, "log_every_steps": 7, "save_every_steps": 3})
+    assert identity_config(before) == identity_config(after)
+    assert placement_config(before) != placement_config(after)
+
+
+def test_a_number_in_scientific_form_is_a_number(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: 2e-5\nb: no\nc: 012\n")
+    assert read_yaml(tmp_path / "x.yaml")["a"] == 2e-5
+    assert read_yaml(tmp_path / "x.yaml")["b"] == "no"
+
+
+@pytest.mark.parametrize(("text", "words"), [("a: 1\na: 2\n", "a"), ("- 1\n", "mapping"), ("a: [1\n", "x.yaml"), ("", "mapping")])
+def test_a_broken_file_is_named(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(SettingsError, match=words):
+        read_yaml(tmp_path / "x.yaml")
+
+
+def data(**changed: object) -> dict[str, object]:
+    value = recipe("tiny").model_dump(mode="json")
+    value.update(changed)
+    return value
+
+
+def test_an_unknown_key_names_its_neighbours() -> None:
+    value = data()
+    value["sft"] = {**value["sft"], "learning_rat": 1}  # type: ignore[dict-item]
+    with pytest.raises(SettingsError, match="sft.learning_rat: unknown key; did you mean 'learning_rate'"):
+        parse(Recipe, value, "x.yaml")
+
+
+def test_demonstration_accounts_belong_to_demonstrations() -> None:
+    with pytest.raises(SettingsError, match="demonstration"):
+        parse(Recipe, data(demonstration=False), "x.yaml")
+
+
+def test_demonstration_models_have_names_of_their_own() -> None:
+    release = {**recipe("tiny").release.model_dump(), "registered_name": "policy"}
+    with pytest.raises(SettingsError, match="demo-"):
+        parse(Recipe, data(release=release), "x.yaml")
+
+
+@pytest.mark.parametrize("name", ["../tiny", "tiny/x", "", "tiny@v999", "nothing"])
+def test_only_plain_known_names_are_read(name: str) -> None:
+    with pytest.raises(SettingsError):
+        recipe(name)
+
+
+def test_a_rubric_whose_text_changes_cannot_keep_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = rubric("worked-answers@1").version
+    folder = tmp_path / "rubrics"
+    folder.mkdir()
+    text = (Path(__file__).parents[2] / "configs/rubrics/worked-answers.yaml").read_text()
+    (folder / "worked-answers.yaml").write_text(text.replace("Length is no reason", "Longer is better"))
+    monkeypatch.setenv("ALIGN_CONFIGS", str(tmp_path))
+    assert rubric("worked-answers@1").version != before
+
+
+def test_clusters_read() -> None:
+    assert cluster("local").heavy_licence == "heavy"
+    assert cluster("example").store_root.startswith("/")
