@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,15 @@ import asyncssh
 import structlog
 
 from airflow_slurm import commands, failures, parse
-from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable
+from airflow_slurm.errors import (
+    AccountingDisabled,
+    AnswerLost,
+    BadConnection,
+    CommandRefused,
+    ControllerUnreachable,
+    LoginRefused,
+    SshUnreachable,
+)
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
@@ -54,7 +63,7 @@ class SlurmClient:
         connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]],
         *,
         conn_id: str = "slurm_default",
-        site: commands.ClientSite = commands.ClientSite(),
+        site: commands.ClientSite = commands.ANY_SITE,
         command_timeout_s: float = 60.0,
     ) -> None:
         self._open = connect
@@ -87,6 +96,8 @@ class SlurmClient:
         connection, self._connection, self._sftp = self._connection, None, None
         if connection is not None:
             connection.abort()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(connection.wait_closed(), 5.0)
 
     async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
         """Queue a job, held.
@@ -177,21 +188,27 @@ class SlurmClient:
                 raise SshUnreachable(f"No SFTP session over connection {self._conn_id!r}: {_words(error)}") from error
         return self._sftp
 
-    async def read_from(self, path: str, offset: int, limit: int) -> tuple[bytes, int]:
-        """Up to ``limit`` bytes of a remote file from an offset, and its size; nothing of a file that isn't there."""
+    async def size_of(self, path: str) -> int | None:
+        """Bytes of a remote file; None if it isn't there."""
         sftp = await self.sftp()
         try:
-            size = (await sftp.stat(path)).size or 0
-            if size <= offset:
-                return b"", size
+            return (await sftp.stat(path)).size or 0
+        except asyncssh.SFTPNoSuchFile:
+            return None
+        except _BROKEN as error:
+            raise self._sftp_broke(path, error) from error
+
+    async def read_from(self, path: str, offset: int, limit: int) -> bytes:
+        """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
+        sftp = await self.sftp()
+        try:
             async with sftp.open(path, "rb") as file:
                 data: bytes = await file.read(limit, offset)
-                return data, size
+                return data
         except asyncssh.SFTPNoSuchFile:
-            return b"", 0
+            return b""
         except _BROKEN as error:
-            self._sftp = None
-            raise SshUnreachable(f"{path} could not be read over connection {self._conn_id!r}: {_words(error)}") from error
+            raise self._sftp_broke(path, error) from error
 
     async def exists(self, path: str) -> bool:
         """Whether something is at a remote path."""
@@ -199,8 +216,11 @@ class SlurmClient:
         try:
             return bool(await sftp.exists(path))
         except _BROKEN as error:
-            self._sftp = None
-            raise SshUnreachable(f"{path} could not be looked for over connection {self._conn_id!r}: {_words(error)}") from error
+            raise self._sftp_broke(path, error) from error
+
+    def _sftp_broke(self, path: str, error: BaseException) -> SshUnreachable:
+        self._sftp = None
+        return SshUnreachable(f"{path} could not be read over connection {self._conn_id!r}: {_words(error)}")
 
     async def _ask(self, argv: Sequence[str]) -> str:
         """Standard output of a command that may be repeated."""
@@ -267,6 +287,13 @@ class SlurmClient:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     self._connection = await self._open()
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise BadConnection(
+                    f"Connection {self._conn_id!r}: the login node's host key is not the one that is trusted ({_words(error)}). "
+                    "Set host_key or known_hosts to the right one, or find out who answers there."
+                ) from error
+            except asyncssh.PermissionDenied as error:
+                raise LoginRefused(f"Connection {self._conn_id!r}: the login node refused the key or user: {_words(error)}") from error
             except (*_BROKEN, TimeoutError) as error:
                 raise SshUnreachable(f"No SSH connection {self._conn_id!r}: {_words(error)}") from error
             return self._connection

@@ -64,6 +64,10 @@ class ClientSite:
     cluster: str | None = None
 
 
+#: A login node with everything at its usual place.
+ANY_SITE = ClientSite()
+
+
 def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
     """Queue the script on standard input, held: it can't start before its receipt is stored."""
     return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *_clusters(cluster)]
@@ -149,7 +153,7 @@ def check_job_id(job_id: str) -> str:
     return job_id
 
 
-def clean_environment(environ: Mapping[str, str], site: ClientSite = ClientSite()) -> dict[str, str]:
+def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -> dict[str, str]:
     """What of an environment a Slurm client may see: used where the client runs on this very machine."""
     kept = {name: environ[name] for name in KEPT_VARIABLES if name in environ}
     if site.slurm_conf:

@@ -37,6 +37,10 @@ class SshUnreachable(Unreachable):
     """No SSH connection, or it broke while a question that changes nothing was under way."""
 
 
+class LoginRefused(Unreachable):
+    """The login node does not take this user's key. Perhaps a directory service is down; more likely the key is wrong."""
+
+
 class ControllerUnreachable(Unreachable):
     """The login node answered, slurmctld (or munge) did not."""
 

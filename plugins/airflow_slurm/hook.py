@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import asyncssh
 from airflow.providers.ssh.hooks.ssh import SSHHookAsync
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.commands import ClientSite
@@ -61,7 +62,7 @@ class StrictSSH(SSHHookAsync):
         for name in ("no_host_key_check", "ignore_hostkey_verification"):
             if str(extra.get(name, "false")).lower() == "true":
                 raise BadConnection(
-                    f"Connection {self.ssh_conn_id!r} switches the host key check off ({name}). Remove that and set host_key or known_hosts."
+                    f"Connection {self.ssh_conn_id!r} switches the host key check off ({name}). Set host_key or known_hosts instead."
                 )
         super()._parse_extras(conn)
         if self.private_key:
@@ -94,7 +95,11 @@ class SlurmHook(BaseHook):
 
     async def aconfig(self) -> ClusterConfig:
         """The same, inside an event loop."""
-        return ClusterConfig.from_extra((await self.aget_connection(self.slurm_conn_id)).extra_dejson)
+        try:
+            connection = await self.aget_connection(self.slurm_conn_id)
+        except AirflowNotFoundException as error:
+            raise BadConnection(f"There is no connection {self.slurm_conn_id!r}: {error}") from error
+        return ClusterConfig.from_extra(connection.extra_dejson)
 
     @asynccontextmanager
     async def get_client(self) -> AsyncIterator[SlurmClient]:
@@ -138,7 +143,17 @@ class SlurmHook(BaseHook):
         # Keepalive: a poll a minute would else let firewalls drop the idle connection without a word.
         ssh = StrictSSH(ssh_conn_id=config.ssh_conn_id or self.slurm_conn_id, keepalive_interval=15)
         site = ClientSite(config.slurm_bin, config.slurm_conf, config.cluster)
-        return SlurmClient(ssh.get_conn, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s)
+
+        async def connect() -> asyncssh.SSHClientConnection:
+            try:
+                return await ssh.get_conn()
+            except AirflowNotFoundException as error:
+                raise BadConnection(f"There is no connection {ssh.ssh_conn_id!r}: {error}") from error
+            except ValueError as error:
+                # The ssh provider says so about host keys and ports it can't use.
+                raise BadConnection(f"Connection {ssh.ssh_conn_id!r} can't be used: {error}") from error
+
+        return SlurmClient(connect, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s)
 
 
 def _positive(name: str, value: Any) -> float:

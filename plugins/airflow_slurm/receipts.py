@@ -134,7 +134,10 @@ class ReceiptStore(Protocol):
         """Keep the last that was seen of the job, for people to read. Nothing is decided by it."""
 
     def close(self, key: str, n: int, end: JobEnd) -> None:
-        """End submission ``n``, so that the next claim makes a new one. The first close stays; later ones do nothing."""
+        """End submission ``n`` and forget its owners, so that the next claim makes a new one.
+
+        The first close stays; later ones do nothing.
+        """
 
     def get(self, key: str) -> Submission | None:
         """The live submission of ``key``; None if all are closed, or none was made."""

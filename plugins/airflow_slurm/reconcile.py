@@ -36,6 +36,9 @@ class Graces:
     unreachable_grace_s: float = 120.0
 
 
+DEFAULT_GRACES = Graces()
+
+
 @dataclass(frozen=True)
 class Observation:
     """What one look at the cluster gave for one job.
@@ -54,7 +57,7 @@ class Observation:
     trouble: str = ""
 
 
-def judge(before: JobView, seen: Observation, graces: Graces = Graces()) -> JobView:
+def judge(before: JobView, seen: Observation, graces: Graces = DEFAULT_GRACES) -> JobView:
     """The view after an observation.
 
     A view that has ended stays as it is.

@@ -74,8 +74,10 @@ class JobSpec:
     signal_lead_s: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "command", tuple(self.command))
-        object.__setattr__(self, "setup", (self.setup,) if isinstance(self.setup, str) else tuple(self.setup))
+        for name in ("command", "setup"):
+            if isinstance(getattr(self, name), str):
+                raise InvalidSpec(name, "give a list of texts, not one text")
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "env", dict(self.env))
         _check_program(self)
         _check_resources(self)

@@ -15,7 +15,7 @@ from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AccountingUnreachable, SlurmError
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
-from airflow_slurm.reconcile import Graces, Observation, judge
+from airflow_slurm.reconcile import NO_ACCOUNTING, Graces, Observation, judge
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
 
@@ -37,12 +37,15 @@ class StopPolicy:
     pause_s: float = 2.0
 
 
+DEFAULT_STOP = StopPolicy()
+
+
 class NotEnded(SlurmError):
     """A job that was told to end has not; whoever waits for it waits on, and it is tried again."""
 
 
 async def end_submission(
-    client: SlurmClient, store: ReceiptStore, submission: Submission, job_name: str, policy: StopPolicy = StopPolicy(), *, by: str
+    client: SlurmClient, store: ReceiptStore, submission: Submission, job_name: str, policy: StopPolicy = DEFAULT_STOP, *, by: str
 ) -> JobView | None:
     """End the job of a submission, see that it ended, and close the submission as cancelled.
 
@@ -63,7 +66,7 @@ async def end_submission(
     return view
 
 
-async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = StopPolicy()) -> JobView:
+async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = DEFAULT_STOP) -> JobView:
     """Signal, cancel, kill; as far down that list as it takes.
 
     :raises NotEnded: if the job is still there after all of it.
@@ -80,13 +83,16 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
             return view
         await client.cancel(receipt.job_id, signal=signal, cluster=receipt.cluster)
         view = await _wait(client, receipt, since, policy.cancel_wait_s, policy.pause_s)
+    if not view.ended and view.missing_since is not None:
+        # The controller answers and no longer has it; accounting may say RUNNING for ever after a lost end record.
+        return replace(view, phase=Phase.LOST, cause="left_queue")
     if not view.ended:
         raise NotEnded(f"Job {receipt.job_id} was cancelled and killed and is still {view.state or 'not known to have ended'}.")
     return view
 
 
 async def give_up(
-    client: SlurmClient, store: ReceiptStore, key: str, owner: Owner, job_name: str, policy: StopPolicy = StopPolicy(), *, by: str
+    client: SlurmClient, store: ReceiptStore, key: str, owner: Owner, job_name: str, policy: StopPolicy = DEFAULT_STOP, *, by: str
 ) -> JobView | None:
     """One owner lets go of its work. The job is ended only if nobody else waits for it.
 
@@ -103,11 +109,10 @@ async def give_up(
 
 
 async def look(client: SlurmClient, receipt: Receipt, since: float, before: JobView | None = None) -> JobView:
-    """One look at one job, queue and accounting together.
-
-    A job that neither knows has ended for this purpose only if accounting is kept or it has been seen to leave.
-    """
+    """One look at one job, queue and accounting together. Without accounting, a job that left the queue has ended."""
     seen = await observe(client, receipt, since)
+    if seen.queue is None and not seen.accounting_kept:
+        return replace(before or JobView(receipt.job_id, receipt.cluster), phase=Phase.LOST, cause=NO_ACCOUNTING, observed_at=seen.at)
     # No grace for a job to come back: whoever ends a job asks again anyway.
     return judge(before or JobView(receipt.job_id, receipt.cluster), seen, replace(Graces(), return_grace_s=0.0))
 

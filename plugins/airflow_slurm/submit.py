@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import structlog
 
@@ -19,11 +20,11 @@ from airflow_slurm.errors import AnswerLost, CommandRefused, SubmissionUncertain
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import StopPolicy, end_submission
+from airflow_slurm.stop import DEFAULT_STOP, StopPolicy, end_submission
 
 log = structlog.get_logger(__name__)
 
-Found = QueueRow | AccountingRow
+Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,14 @@ class Work:
 
     :ivar spec_for: the job of submission ``n``. :ivar name_for: its name, unique to key and ``n``.
     :ivar stage_in: puts files beside the job before it is sent; may be called more than once for one ``n``.
+    :ivar on_claim: told the number right after the claim, before anything is sent.
     """
 
     key: str
     spec_for: Callable[[int], JobSpec]
     name_for: Callable[[int], str]
     stage_in: Callable[[int], None] = lambda n: None
+    on_claim: Callable[[int], None] = lambda n: None
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,9 @@ class LookUp:
     total_s: float = 30.0
     pause_s: float = 5.0
     sends: int = 3
+
+
+DEFAULT_LOOK_UP = LookUp()
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,8 @@ async def submit(
     work: Work,
     owner: Owner,
     *,
-    look_up: LookUp = LookUp(),
-    stop: StopPolicy = StopPolicy(),
+    look_up: LookUp = DEFAULT_LOOK_UP,
+    stop: StopPolicy = DEFAULT_STOP,
     nothing_sent: bool = False,
 ) -> Submitted:
     """Join the live submission of the work, or make the next one. See the module.
@@ -88,8 +94,10 @@ async def submit(
         claim = await asyncio.to_thread(store.claim, work.key, owner)
         if claim.ending:
             given_up = Submission(work.key, claim.n, claim.receipt, (), claim.since, True)
+            log.info("the earlier job was given up; seeing that it ends first", key=work.key, n=claim.n)
             await end_submission(client, store, given_up, work.name_for(claim.n), stop, by="next submission")
             continue
+        await asyncio.to_thread(work.on_claim, claim.n)
         try:
             return await _one(client, store, work, claim, look_up, nothing_sent)
         except _Overtaken:
@@ -158,7 +166,7 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
 async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt) -> Receipt:
     """One job of this name, recorded and released. Every step may be done again."""
     name, key, n = receipt.job_name, work.key, claim.n
-    rows = await client.find_by_name(name, claim.since)
+    rows = sorted((row for row in await client.queue(name) if row.name == name), key=lambda row: int(row.job_id))
     kept = _kept(rows) if rows else None
     if kept is not None and kept.job_id != receipt.job_id:
         receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))
@@ -168,7 +176,7 @@ async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: C
     if live is None or live.n != n or live.ending:
         await client.cancel(receipt.job_id, cluster=receipt.cluster)
         raise _Overtaken
-    if kept is None or (isinstance(kept, QueueRow) and kept.held_by_us):
+    if kept is None or (kept.held_by_us):
         await _let_go(client, receipt)
     receipt = replace(receipt, released_at=time.time())
     await asyncio.to_thread(store.record, key, n, receipt)
@@ -183,7 +191,7 @@ async def _let_go(client: SlurmClient, receipt: Receipt) -> None:
         log.warning("the job's hold could not be lifted", job_id=receipt.job_id, slurm=error.words)
 
 
-async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n: int, rows: Sequence[Found], kept_id: str) -> None:
+async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n: int, rows: Sequence[QueueRow], kept_id: str) -> None:
     doubles = [row.job_id for row in rows if row.job_id != kept_id and not row.state.info.phase.ended]
     if not doubles:
         return
@@ -193,7 +201,7 @@ async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n:
     await asyncio.to_thread(store.incident, key, n, "several_jobs_of_one_name", {"kept": kept_id, "cancelled": doubles})
 
 
-def _kept(rows: Sequence[Found]) -> Found:
+def _kept(rows: Sequence[Row]) -> Row:
     """Of several the lowest id that has not ended; of ended ones the lowest."""
     living = [row for row in rows if not row.state.info.phase.ended]
     return (living or list(rows))[0]

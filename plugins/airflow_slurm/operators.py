@@ -1,0 +1,306 @@
+"""The operator: submit a job once, wait for it, accept what it made.
+
+Subclass :class:`SlurmJobOperator` and override :meth:`~SlurmJobOperator.prepare` and :meth:`~SlurmJobOperator.accept`.
+Nothing that happens in one method is remembered on the instance: every step may run in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import BaseOperator, conf
+
+from airflow_slurm.errors import (
+    JobFailed,
+    JobFailedForGood,
+    LoginRefused,
+    Resubmit,
+    SlurmError,
+    SubmissionUncertain,
+    SubmitBusy,
+    UnknownOutcome,
+    Unreachable,
+)
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.links import LINK_KEY, SlurmJobLink
+from airflow_slurm.receipts import JobEnd, Owner, load_store
+from airflow_slurm.requests import Done, JobRequest
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.stop import NotEnded, StopPolicy, give_up
+from airflow_slurm.submit import Submitted, submit
+from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json
+from airflow_slurm.view import JobView
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+__all__ = ["Done", "JobRequest", "SlurmJobOperator", "owner_of"]
+
+#: Under this name the task's state store keeps which work this task asked for last, over tries and clears.
+STATE_KEY = "slurm_submission"
+#: Seconds before the first and at most before any later try of a submission that nobody could take.
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
+_LATER = (SubmitBusy, SubmissionUncertain, Unreachable, NotEnded)
+
+
+class SlurmJobOperator(BaseOperator):
+    """Runs one batch job and is done when what it made has been accepted.
+
+    Retrying or clearing the task finds the job of the same key again, running or ended; it never submits it twice.
+
+    :param slurm_conn_id: an Airflow connection of type ``slurm``. (templated)
+    :param spec: fields of :class:`airflow_slurm.spec.JobSpec`. (templated)
+    :param key: names the work; tasks with equal keys share a job. By default this task of this DAG run. (templated)
+    :param expected_output: remote path that has to exist for the job to count as done. (templated)
+    :param visibility_deadline_s: how long that path is looked for: shared file systems show files late.
+    :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated)
+    :param deferrable: wait in the triggerer; else in the worker, with the same code.
+    :param follow_log: copy the job's output into the task's log while it runs.
+    :param max_wait_s: how long the job may wait for its start. :param max_unknown_s: see :class:`JobRequest`.
+    """
+
+    template_fields: Sequence[str] = ("slurm_conn_id", "spec", "key", "expected_output", "receipts_config")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
+    operator_extra_links = (SlurmJobLink(),)
+    ui_color = "#dfe9f5"
+
+    def __init__(
+        self,
+        *,
+        slurm_conn_id: str = SlurmHook.default_conn_name,
+        spec: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        expected_output: str | None = None,
+        visibility_deadline_s: float = 120.0,
+        receipts: str = "airflow_slurm.file_receipts.FileReceipts",
+        receipts_config: Mapping[str, Any] | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=True),
+        follow_log: bool = True,
+        max_wait_s: float | None = None,
+        max_unknown_s: float = 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.slurm_conn_id = slurm_conn_id
+        self.spec = dict(spec or {})
+        self.key = key
+        self.expected_output = expected_output
+        self.visibility_deadline_s = visibility_deadline_s
+        self.receipts = receipts
+        self.receipts_config = dict(receipts_config or {})
+        self.deferrable = deferrable
+        self.follow_log = follow_log
+        self.max_wait_s = max_wait_s
+        self.max_unknown_s = max_unknown_s
+
+    # -- what a subclass says
+
+    def prepare(self, context: Context) -> JobRequest | Done:
+        """Say what to run. Called in every try and before every resubmission; no question to Slurm belongs in here."""
+        owner = owner_of(context)
+        key = self.key or f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"
+        return JobRequest(
+            key=key,
+            spec=JobSpec.from_mapping(self.spec),
+            receipts=self.receipts,
+            receipts_config=self.receipts_config,
+            max_wait_s=self.max_wait_s,
+            max_unknown_s=self.max_unknown_s,
+        )
+
+    def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Decide about a job that ended. Called at least once, perhaps more often, perhaps by several tasks of one key.
+
+        :returns: the task's result.
+        :raises Resubmit: to submit the next attempt within this try. :raises JobFailed: if it failed.
+        :raises UnknownOutcome: if nobody can say; the submission then stays open.
+        """
+        if not view.succeeded:
+            raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
+        if self.expected_output and not self._appears(self.expected_output):
+            raise JobFailed(
+                f"Slurm says COMPLETED, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
+                cause="output_missing",
+            )
+        return {"job_id": view.job_id, "n": request_state["n"], "state": view.state, "elapsed_s": view.elapsed_s}
+
+    def accept_unknown(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Decide about a job whose outcome stayed unknown: by default, call a person. Override it where files can tell."""
+        raise UnknownOutcome(
+            f"Job {view.job_id} (key {request_state['key']}, submission {request_state['n']}): {view.cause}. "
+            "It may still be running, so nothing is submitted until somebody closes the submission."
+        )
+
+    # -- what Airflow calls
+
+    def execute(self, context: Context) -> Any:
+        """Submit, or find what was submitted, and wait."""
+        return self._start(context, {})
+
+    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any]) -> Any:
+        """Go on after a wait for the queue."""
+        return self._start(context, progress)
+
+    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any]) -> Any:
+        """Go on when the trigger had something to say."""
+        view = JobView.from_json(event["view"])
+        self.log.info("Slurm: %s", view.describe())
+        try:
+            if event["status"] == "waited_too_long":
+                return self._waited_too_long(context, request_state, view)
+            ended = event["status"] == "ended"
+            result = self.accept(context, request_state, view) if ended else self.accept_unknown(context, request_state, view)
+        except Resubmit as request:
+            return self._again(context, request_state, view, request)
+        except JobFailed as error:
+            self._close(request_state, JobEnd("failed", error.cause, str(error), view, _who(request_state["owner"])))
+            if error.retryable:
+                raise
+            raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
+        self._close(request_state, JobEnd("succeeded", view=view, closed_by=_who(request_state["owner"])))
+        return result
+
+    # -- how it is done
+
+    def _start(self, context: Context, progress: dict[str, Any]) -> Any:
+        request = self.prepare(context)
+        kept = context["task_state_store"]
+        owner = owner_of(context)
+        previous = kept.get(STATE_KEY)
+        try:
+            if isinstance(previous, dict) and _other_work(previous, request, self.slurm_conn_id):
+                self._give_up_previous(previous, owner)
+                kept.delete(STATE_KEY)
+            if isinstance(request, Done):
+                return request.result
+            kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, 1))
+            done = self._submit(context, request, owner, bool(progress.get("nothing_sent")))
+        except LoginRefused:
+            raise
+        except _LATER as error:
+            return self._later(context, progress, error, request.max_submit_s if isinstance(request, JobRequest) else 3600.0)
+        return self._wait(context, request, done, owner, int(progress.get("resubmits", 0)))
+
+    def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
+        store, kept = request.store(), context["task_state_store"]
+        # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
+        work = request.work(lambda n: kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, n)))
+
+        async def once() -> Submitted:
+            async with SlurmHook(self.slurm_conn_id).get_client() as client:
+                look_up, stop = request.look_up(), request.stop
+                return await submit(client, store, work, owner, look_up=look_up, stop=stop, nothing_sent=nothing_sent)
+
+        done = asyncio.run(once())
+        how = "found again" if done.adopted else "submitted"
+        self.log.info("Job %s (%s) %s as submission %d of %s.", done.receipt.job_id, done.receipt.job_name, how, done.n, request.key)
+        return done
+
+    def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
+        self._keep_link(context, done)
+        state = request.state(self.slurm_conn_id, done, owner, resubmits)
+        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(request.wait(done, owner, self.follow_log)))
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
+        return self.execute_complete(context, asyncio.run(_first_event(trigger)), state)
+
+    def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
+        first_at = float(progress.get("first_at") or time.time())
+        tries = int(progress.get("tries", 0)) + 1
+        if time.time() - first_at >= max_submit_s:
+            raise error
+        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10), LONGEST_PAUSE_S)
+        later = progress | {"first_at": first_at, "tries": tries, "nothing_sent": isinstance(error, SubmitBusy)}
+        self.log.warning("%s Trying again in %.0f s (no retry of the task is used up).", error, pause_s)
+        if self.deferrable:
+            self.defer(trigger=SubmitLaterTrigger(pause_s), method_name="submit_again", kwargs={"progress": later})
+        time.sleep(pause_s)
+        return self._start(context, later)
+
+    def _again(self, context: Context, state: dict[str, Any], view: JobView, request: Resubmit) -> Any:
+        self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=_who(state["owner"])))
+        resubmits = int(state["resubmits"]) + 1
+        if resubmits > int(state["max_resubmits"]):
+            raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
+        self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
+        return self._start(context, {"resubmits": resubmits})
+
+    def _waited_too_long(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+        ended = self._give_up(state)
+        if ended is not None and ended.succeeded:
+            return self.execute_complete(context, {"status": "ended", "view": ended.to_json()}, state)
+        raise JobFailedForGood(
+            f"{view.describe()}: it waited longer than max_wait_s for its start and was given up.", retryable=False, cause="waited_too_long"
+        )
+
+    def _give_up_previous(self, previous: dict[str, Any], owner: Owner) -> None:
+        self.log.info("This task asked for other work before (%s); giving that up first.", previous["key"])
+        self._give_up(previous | {"owner": owner})
+
+    def _give_up(self, state: dict[str, Any]) -> JobView | None:
+        store = load_store(state["receipts"], state["receipts_config"])
+
+        async def once() -> JobView | None:
+            async with SlurmHook(state["conn_id"]).get_client() as client:
+                policy = StopPolicy(**state["stop"])
+                return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=_who(state["owner"]))
+
+        return asyncio.run(once())
+
+    def _close(self, state: dict[str, Any], end: JobEnd) -> None:
+        load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
+
+    def _appears(self, path: str) -> bool:
+        deadline = time.monotonic() + self.visibility_deadline_s
+        hook = SlurmHook(self.slurm_conn_id)
+        while not hook.run(lambda client: client.exists(path)):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(2.0)
+        return True
+
+    def _keep_link(self, context: Context, done: Submitted) -> None:
+        template = SlurmHook(self.slurm_conn_id).config().job_url
+        if template:
+            url = template.replace("{job_id}", done.receipt.job_id).replace("{cluster}", done.receipt.cluster or "")
+            context["ti"].xcom_push(key=LINK_KEY, value=url)
+
+
+def owner_of(context: Context) -> Owner:
+    """The owner that a running task is."""
+    ti = context["ti"]
+    map_index = ti.map_index if ti.map_index is not None else -1
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
+
+
+async def _first_event(trigger: SlurmJobTrigger) -> dict[str, Any]:
+    async for event in trigger.run():
+        payload: dict[str, Any] = event.payload
+        return payload
+    raise UnknownOutcome(f"The wait for job {trigger.wait['job_id']} ended without an answer.")
+
+
+def _other_work(previous: Mapping[str, Any], request: JobRequest | Done, slurm_conn_id: str) -> bool:
+    if isinstance(request, Done):
+        return True
+    return previous.get("key") != request.key or previous.get("receipts") != request.receipts
+
+
+def _pointer(request: JobRequest, slurm_conn_id: str, n: int) -> dict[str, Any]:
+    """What the next try needs in order to give this work up; kept from before the claim on."""
+    return {
+        "key": request.key,
+        "n": n,
+        "conn_id": slurm_conn_id,
+        "receipts": request.receipts,
+        "receipts_config": dict(request.receipts_config),
+        "job_name": request.name_of(n),
+        "stop": vars(request.stop).copy(),
+    }
+
+
+def _who(owner: Owner) -> str:
+    return f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"

@@ -1,0 +1,112 @@
+"""What a subclass of the operator hands over before a job is submitted, and what travels until it has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_slurm.names import job_name_for
+from airflow_slurm.receipts import Owner, ReceiptStore, load_store
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.stop import StopPolicy
+from airflow_slurm.submit import LookUp, Submitted, Work
+from airflow_slurm.triggers import Wait
+
+
+@dataclass(frozen=True)
+class Done:
+    """The work has been done before: nothing is submitted, and this is the task's result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A piece of work and how to wait for it. Times are seconds.
+
+    :ivar key: names the work. Equal keys share one job, over tasks, tries and DAG runs.
+    :ivar spec: the job, or what makes it from the submission's number.
+    :ivar receipts: dotted path of the receipt store's class. :ivar receipts_config: its keyword arguments, JSON.
+    :ivar job_name: gives a name, unique to key and number, made of ``A-Z a-z 0-9 . _ -``.
+    :ivar stage_in: puts files beside the job of submission ``n``, right before it is sent; in a thread, perhaps twice.
+    :ivar max_unknown_s: how long an outcome may stay unknown before :class:`~airflow_slurm.errors.UnknownOutcome`.
+    :ivar max_wait_s: how long a job may wait for its first start; None for ever.
+    :ivar max_submit_s: how long a submission is tried while the queue is full or nobody answers.
+    :ivar max_resubmits: how often ``accept`` may ask for another submission within one try of the task.
+    :ivar look_up_s: how long a job whose answer got lost is looked for before it is sent again.
+    :ivar stop: how the job is ended when it is given up.
+    :ivar carry: small JSON of the caller's, back as ``request_state["carry"]``.
+    """
+
+    key: str
+    spec: JobSpec | Callable[[int], JobSpec]
+    receipts: str
+    receipts_config: Mapping[str, Any]
+    job_name: Callable[[int], str] | None = None
+    stage_in: Callable[[int], None] = lambda n: None
+    max_unknown_s: float = 3600.0
+    max_wait_s: float | None = None
+    max_submit_s: float = 6 * 3600.0
+    max_resubmits: int = 20
+    look_up_s: float = 30.0
+    stop: StopPolicy = field(default_factory=StopPolicy)
+    carry: Mapping[str, Any] = field(default_factory=dict)
+
+    def work(self, on_claim: Callable[[int], None]) -> Work:
+        """The same for the submission protocol."""
+        spec = self.spec
+        spec_for = (lambda n: spec) if isinstance(spec, JobSpec) else spec
+        return Work(self.key, spec_for, self.name_of, self.stage_in, on_claim)
+
+    def name_of(self, n: int) -> str:
+        """The job name of submission ``n``."""
+        return self.job_name(n) if self.job_name else job_name_for(self.key, n)
+
+    def look_up(self) -> LookUp:
+        """The same for the submission protocol."""
+        return LookUp(total_s=self.look_up_s, pause_s=min(5.0, max(0.5, self.look_up_s / 6)))
+
+    def store(self) -> ReceiptStore:
+        """The receipt store."""
+        return load_store(self.receipts, self.receipts_config)
+
+    def wait(self, done: Submitted, owner: Owner, follow_log: bool) -> Wait:
+        """What the trigger has to know."""
+        return Wait(
+            key=self.key,
+            n=done.n,
+            job_id=done.receipt.job_id,
+            job_name=done.receipt.job_name,
+            since=done.since,
+            owner=owner,
+            receipts=self.receipts,
+            receipts_config=dict(self.receipts_config),
+            cluster=done.receipt.cluster,
+            submitted_at=done.receipt.submitted_at,
+            log_path=done.receipt.log_path,
+            follow_log=follow_log,
+            max_unknown_s=self.max_unknown_s,
+            max_wait_s=self.max_wait_s,
+            stop=vars(self.stop).copy(),
+        )
+
+    def state(self, slurm_conn_id: str, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:
+        """What is handed to ``accept``; JSON, since another process resumes the task."""
+        return {
+            "key": self.key,
+            "n": done.n,
+            "job_id": done.receipt.job_id,
+            "job_name": done.receipt.job_name,
+            "cluster": done.receipt.cluster,
+            "log_path": done.receipt.log_path,
+            "conn_id": slurm_conn_id,
+            "receipts": self.receipts,
+            "receipts_config": dict(self.receipts_config),
+            "owner": owner,
+            "since": done.since,
+            "resubmits": resubmits,
+            "max_resubmits": self.max_resubmits,
+            "stop": vars(self.stop).copy(),
+            "carry": dict(self.carry),
+        }
