@@ -1,0 +1,32 @@
+"""What can be gated: each metric, what its values are, which way is better, and the scorer that measures it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Metric:
+    """values: ``binary`` (0, 1, or 0.5 for a tie) or ``number``; direction: higher or lower is better.
+
+    scorer: the name under which a run records the digest of the scorer's code (several metrics may share one).
+    """
+
+    values: str
+    direction: str
+    scorer: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "exact_match": Metric("binary", "higher", "exact_match"),
+    "asked_form": Metric("binary", "higher", "asked_form"),
+    "likelihood_choice": Metric("binary", "higher", "likelihood_choice"),
+    "bbq_accuracy": Metric("binary", "higher", "bbq_accuracy"),
+    "bbq_ambiguous_named": Metric("binary", "lower", "bbq_accuracy"),
+    "length_tokens": Metric("number", "lower", "length_tokens"),
+    "latency_s": Metric("number", "lower", "latency_s"),
+    "reward_score": Metric("number", "higher", "reward_score"),
+    "pair_accuracy": Metric("binary", "higher", "pair_accuracy"),
+    "chosen_tokens": Metric("number", "lower", "pair_accuracy"),
+    "rejected_tokens": Metric("number", "lower", "pair_accuracy"),
+}
+"""The last three are a reward model's own, the others a policy's."""
