@@ -1,0 +1,137 @@
+"""What happened to labels, the snapshots that runs froze, and suppressed persons. Texts never come here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from include.domain.canonical import check_digest, digest
+from include.stores.catalog.database import Database, insert_new, insert_once
+from include.stores.catalog.graph import chunks
+from include.stores.catalog.ledger import NewEntry, append_entry
+from include.stores.catalog.tables_evidence import label_events, snapshots, suppressions
+from include.stores.errors import StoreError
+
+EVENT_KINDS = ("collected", "superseded", "withdrawn", "restored")
+
+
+@dataclass(frozen=True)
+class CollectedLabel:
+    """What the catalog keeps of a label: ids, its digest, and what it was made under."""
+
+    label_id: str
+    batch_id: str
+    label_digest: str
+    rubric_version: str
+    annotator_kind: str
+
+
+@dataclass(frozen=True)
+class LabelEvent:
+    """Something that happened to a label."""
+
+    label_id: str
+    kind: str
+    batch_id: str | None
+    actor: str
+    detail: Mapping[str, Any]
+    at: str
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The labels that a run saw: frozen for the run, reused on retry and clear."""
+
+    run_id: str
+    name: str
+    high_water_mark: str
+    digest: str
+    uri: str
+    body: Mapping[str, Any] = field(default_factory=dict)
+    created_at: str = ""
+
+
+class Labels:
+    """The tables label_events, snapshots and suppressions."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def collected(self, labels: Sequence[CollectedLabel], actor: str) -> None:
+        """Makes labels known by id, batch and digest; each label once for each digest."""
+        with self._db.write("labels") as connection:
+            now = self._db.now()
+            insert_once(connection, label_events, [_event_row(vars(label), "collected", actor, {}, now) for label in labels])
+
+    def event(self, label_id: str, kind: str, actor: str, detail: Mapping[str, Any] | None = None) -> None:
+        """Records that a label was superseded, withdrawn or restored; a withdrawal is a row of the ledger too."""
+        if kind not in EVENT_KINDS[1:]:
+            raise StoreError(f"label {label_id}: event {kind!r} is none of {', '.join(EVENT_KINDS[1:])}")
+        with self._db.write("ledger") as connection:
+            now = self._db.now()
+            new = insert_new(connection, label_events, _event_row({"label_id": label_id}, kind, actor, detail or {}, now))
+            if new and kind == "withdrawn":
+                payload = {"label_id": label_id, **(detail or {})}
+                append_entry(connection, now, NewEntry("label_withdrawn", payload, actor, subject=f"label:{label_id}"))
+
+    def events(self, label_id: str) -> list[LabelEvent]:
+        with self._db.read() as connection:
+            query = sa.select(label_events).where(label_events.c.label_id == label_id).order_by("at", "event_id")
+            names = LabelEvent.__dataclass_fields__
+            return [LabelEvent(**{name: row[name] for name in names}) for row in connection.execute(query).mappings()]
+
+    def withdrawn(self, label_ids: Iterable[str]) -> set[str]:
+        """Those whose newest event, of withdrawn and restored, is withdrawn."""
+        state: dict[str, str] = {}
+        with self._db.read() as connection:
+            for piece in chunks(label_ids):
+                wanted = sa.and_(label_events.c.label_id.in_(piece), label_events.c.kind.in_(("withdrawn", "restored")))
+                query = sa.select(label_events.c.label_id, label_events.c.kind).where(wanted).order_by("at")
+                state |= {label_id: kind for label_id, kind in connection.execute(query)}
+        return {label_id for label_id, kind in state.items() if kind == "withdrawn"}
+
+    def record_snapshot(self, seen: Snapshot) -> Snapshot:
+        """Freezes what a run saw; the first call of a run and name wins, and later ones get it back."""
+        check_digest(seen.digest, f"snapshot {seen.name}")
+        with self._db.write("labels") as connection:
+            insert_new(connection, snapshots, {**vars(seen), "body": dict(seen.body), "created_at": self._db.now()})
+        found = self.snapshot(seen.run_id, seen.name)
+        if found is None:
+            raise StoreError(f"snapshot {seen.name} of {seen.run_id} vanished from {self._db.shown} right after it was written")
+        return found
+
+    def snapshot(self, run_id: str, name: str) -> Snapshot | None:
+        found = self._snapshots(snapshots.c.run_id == run_id, snapshots.c.name == name)
+        return found[0] if found else None
+
+    def last_snapshot(self, name: str, *, other_than: str = "") -> Snapshot | None:
+        """The newest snapshot of this name, leaving out the run `other_than`: unchanged means *no new input*."""
+        found = self._snapshots(snapshots.c.name == name, snapshots.c.run_id != other_than)
+        return found[-1] if found else None
+
+    def _snapshots(self, *where: sa.ColumnElement[bool]) -> list[Snapshot]:
+        with self._db.read() as connection:
+            query = sa.select(snapshots).where(*where).order_by("created_at", "run_id")
+            return [Snapshot(**row) for row in connection.execute(query).mappings()]
+
+    def suppress(self, hashes: Sequence[tuple[str, str]], actor: str) -> None:
+        """Keeps (keyed hash, reason): rows of these persons never come in again. The key itself is not in the catalog."""
+        with self._db.write("labels") as connection:
+            base = {"actor": actor, "created_at": self._db.now()}
+            insert_once(connection, suppressions, [{**base, "keyed_hash": h, "reason": reason} for h, reason in hashes])
+
+    def suppressed(self, hashes: Iterable[str]) -> set[str]:
+        """Those of `hashes` that are suppressed."""
+        found: set[str] = set()
+        with self._db.read() as connection:
+            for piece in chunks(hashes):
+                found |= set(connection.execute(sa.select(suppressions.c.keyed_hash).where(suppressions.c.keyed_hash.in_(piece))).scalars())
+        return found
+
+
+def _event_row(label: Mapping[str, Any], kind: str, actor: str, detail: Mapping[str, Any], now: str) -> dict[str, Any]:
+    names = ("label_id", "batch_id", "label_digest", "rubric_version", "annotator_kind")
+    known = {name: label.get(name) for name in names}
+    identity = {"label_id": known["label_id"], "kind": kind, "label_digest": known["label_digest"], "detail": dict(detail)}
+    return {"event_id": digest("label-event", identity), **known, "kind": kind, "actor": actor, "detail": dict(detail), "at": now}

@@ -1,0 +1,66 @@
+"""Real databases and servers for the tests of the stores, each started once, on a free port or a socket of its own."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from include.stores.catalog import Catalog
+from tests.stores.things import Clock
+
+_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+
+
+def _postgres_user() -> str | None:
+    """PostgreSQL refuses to run as root, so root lends it the account that the package made."""
+    return "postgres" if os.getuid() == 0 else None
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[sa.URL]:
+    """A private server below a temporary folder, reached over a Unix socket."""
+    if not _BINARIES:
+        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
+    binaries, user = _BINARIES[-1].parent, _postgres_user()
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
+    if user:
+        shutil.chown(folder, user)
+    data = folder / "data"
+    run = {"user": user, "check": True, "stdout": subprocess.DEVNULL, "cwd": "/tmp"}
+    subprocess.run([binaries / "initdb", "-D", data, "-A", "trust", "-N", "--no-instructions"], **run)
+    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=60"
+    subprocess.run([binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], **run)
+    yield sa.URL.create("postgresql+psycopg", username=user or getpass.getuser(), database="postgres", query={"host": str(folder)})
+    subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/catalog.db"
+    server: sa.URL = request.getfixturevalue("postgres_server")
+    name = f"catalog_{uuid.uuid4().hex[:12]}"
+    with sa.create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name}"))
+    return server.set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def catalog(catalog_url: str, clock: Clock) -> Catalog:
+    return Catalog.open(catalog_url, clock=clock)
