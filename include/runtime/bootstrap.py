@@ -1,0 +1,207 @@
+"""The first program of a job: makes the attempt's folder, verifies environment and code, then becomes the stage program.
+
+Standard library only and nothing of ours: it runs before our code is unpacked. The control plane copies this file next to
+the job's script, which calls
+
+    PYTHON bootstrap.py --root STORE --run runs/<hex> --n N --program include.training.sft --code code/<hex>.tar
+        --code-sha256 HEX --environment DIGEST --lock-file PATH
+
+It replaces itself (exec), so that Slurm's signals reach the stage program. Exit codes of its own: 78 another environment
+or code, 76 a newer attempt of the key is there, 73 the attempt's folder is there already.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import socket
+import sys
+import tarfile
+import time
+from pathlib import Path, PurePosixPath
+
+CONFIGURATION_EXIT = 78
+SUPERSEDED_EXIT = 76
+EXISTS_EXIT = 73
+_ATTEMPT = re.compile(r"(\d+)-(\d+)\.(\d+)\Z")
+_KEPT_VARIABLES = ("SLURM_", "CUDA_VISIBLE", "NVIDIA_", "ROCR_", "GPU_DEVICE")
+
+
+def main() -> int:
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGTERM))
+    arguments = _arguments()
+    run = Path(arguments.root, arguments.run).resolve()
+    own = (arguments.n, int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT") or 0))
+    attempts = run / "attempts"
+    attempts.mkdir(parents=True, exist_ok=True)
+    if newer := _newer(attempts, own):
+        print(f"attempt {newer} is newer than {_name(own)}: nothing to do", file=sys.stderr)
+        return SUPERSEDED_EXIT
+    attempt = attempts / _name(own)
+    try:
+        attempt.mkdir()
+    except FileExistsError:
+        print(f"{attempt} is there already: two jobs must never share an attempt", file=sys.stderr)
+        return EXISTS_EXIT
+    shutil.copyfile(run / "submissions" / str(arguments.n) / "placement.json", attempt / "placement.json")
+    refusal = _check_environment(attempt, arguments) or _unpack(attempt / "code", arguments)
+    if refusal:
+        _refuse(run, attempt, *refusal)
+        return CONFIGURATION_EXIT
+    _become(run, attempt, arguments.program)
+    return 1  # not reached
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", required=True, help="the store on this cluster")
+    parser.add_argument("--run", required=True, help="runs/<hex>, below the root")
+    parser.add_argument("--n", type=int, required=True, help="number of the submission")
+    parser.add_argument("--program", required=True, help="module of the stage program")
+    parser.add_argument("--code", required=True, help="code/<hex>.tar, below the root")
+    parser.add_argument("--code-sha256", required=True, help="sha256 of the tar's bytes, with or without 'sha256:'")
+    parser.add_argument("--environment", required=True, help="digest of the environment the run is for")
+    parser.add_argument("--lock-file", required=True, help="pinned requirements of this environment")
+    return parser.parse_args()
+
+
+def _name(attempt: tuple[int, int, int]) -> str:
+    return f"{attempt[0]}-{attempt[1]}.{attempt[2]}"
+
+
+def _newer(attempts: Path, own: tuple[int, int, int]) -> str | None:
+    """A greater submission, or the same submission and job with a greater restart."""
+    for path in attempts.iterdir():
+        match = _ATTEMPT.match(path.name)
+        if not match:
+            continue
+        n, job, restart = (int(part) for part in match.groups())
+        if n > own[0] or ((n, job) == own[:2] and restart > own[2]):
+            return path.name
+    return None
+
+
+def environment_digest(lock: str) -> tuple[str, dict[str, str]]:
+    """The digest of the environment this process runs in, and what it is made of (the same as in include.domain)."""
+    parts = {
+        "lock": lock,
+        "system": platform.system().lower(),
+        "machine": platform.machine(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+    }
+    body = json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
+    return "sha256:" + hashlib.sha256(b"align/environment/v1\n" + body).hexdigest(), parts
+
+
+def _check_environment(attempt: Path, arguments: argparse.Namespace) -> tuple[str, str] | None:
+    lock = _sha256(Path(arguments.lock_file)) if Path(arguments.lock_file).is_file() else "missing"
+    digest, parts = environment_digest(f"sha256:{lock}")
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_KEPT_VARIABLES)}
+    record = {
+        "schema": "align/job-environment/v1",
+        "digest": digest,
+        **parts,
+        "python_full": platform.python_version(),
+        "host": socket.gethostname(),
+        "kernel": platform.release(),
+        "processors": os.cpu_count(),
+        "started": time.time(),
+        "variables": variables,
+    }
+    (attempt / "environment.json").write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", "utf-8")
+    if digest == arguments.environment:
+        return None
+    return "other environment", f"this job runs in {digest} ({json.dumps(parts, sort_keys=True)}), the run is for {arguments.environment}"
+
+
+def _sha256(path: Path) -> str:
+    hasher = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while chunk := stream.read(1 << 20):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _unpack(target: Path, arguments: argparse.Namespace) -> tuple[str, str] | None:
+    archive = Path(arguments.root, arguments.code)
+    if not archive.is_file():
+        return "code is missing", f"{archive} is not there"
+    wanted = arguments.code_sha256.removeprefix("sha256:")
+    if (seen := _sha256(archive)) != wanted:
+        return "code is corrupt", f"{archive}: its bytes give {seen}, the run is for {wanted}"
+    target.mkdir()
+    with tarfile.open(archive, "r:") as tar:
+        for member in tar:
+            parts = PurePosixPath(member.name).parts
+            if member.isdir():
+                continue
+            if not member.isfile() or member.name.startswith("/") or ".." in parts:
+                return "code is refused", f"{archive} holds {member.name!r}, which is not a plain file below its root"
+            path = target.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            source = tar.extractfile(member)
+            assert source is not None
+            with source, open(path, "wb") as stream:
+                shutil.copyfileobj(source, stream)
+    return None
+
+
+def _refuse(run: Path, attempt: Path, reason: str, message: str) -> None:
+    """The report of a run that must not start here."""
+    key = json.loads((run / "spec.json").read_text("utf-8"))["key"]
+    report = {
+        "schema": "align/report/v1",
+        "key": key,
+        "attempt": attempt.name,
+        "outcome": "failed",
+        "stop_reason": "error",
+        "first_step": 0,
+        "last_step": 0,
+        "asked_steps": 0,
+        "metrics": {},
+        "outputs": {},
+        "resumed_from": None,
+        "message": f"{reason}: {message}",
+        "seconds": 0.0,
+        "summary": {"refused": reason},
+    }
+    aside = attempt / ".report.json.tmp"
+    with open(aside, "w", encoding="utf-8") as stream:
+        json.dump(report, stream, indent=1, sort_keys=True)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(aside, attempt / "report.json")
+    print(f"{reason}: {message}", file=sys.stderr)
+
+
+def _become(run: Path, attempt: Path, program: str) -> None:
+    """Sends both streams into the attempt's folder and hands the process over to the program."""
+    print(f"attempt {attempt}: stdout and stderr go there", flush=True)
+    sys.stderr.flush()
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        descriptor = os.open(attempt / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(attempt / "code"),
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONHASHSEED": "0",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    os.chdir(attempt)
+    command = [sys.executable, "-m", program, "--spec", str(run / "spec.json")]
+    command += ["--placement", str(attempt / "placement.json"), "--out", str(attempt)]
+    os.execve(sys.executable, command, environment)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

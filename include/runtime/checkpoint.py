@@ -1,0 +1,218 @@
+"""Checkpoints that are whole or are not there: written aside, made durable, renamed; found again by verifying.
+
+    attempts/<n>-<job>.<restart>/checkpoints/step-N/
+        <group>.safetensors   tensors by name: weights, optimiser moments
+        state.json            plain JSON: step, random state of each rank, data position, the program's own counters
+        <more files>          as the program gives them
+        manifest.json         sha256 of each file, written last; then the folder is renamed from step-N.tmp
+
+No pickle: whoever may write into the store cannot thereby run code. A half-written folder is named and left alone.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from include.domain.errors import IntegrityError, RecordError
+from include.domain.layout import AttemptName, checkpoint_name, checkpoint_step
+from include.domain.manifest import MANIFEST, FileEntry, Manifest, build_manifest, verify_files
+from include.runtime.errors import CheckpointError, RuntimeFault
+from include.runtime.files import json_bytes, read_json, sync_file, sync_folder, write_durable
+from include.runtime.supersede import attempts_in, newer_attempt
+
+FOLDER = "checkpoints"
+STATE = "state.json"
+ASIDE = ".tmp"
+REMOVED = ".removed"
+SCHEMA = "align/checkpoint/v1"
+Tensors = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a program must have to go on exactly: tensors by group, plain state, and files of its own."""
+
+    groups: Mapping[str, Tensors]
+    state: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One whole checkpoint of any attempt of the key."""
+
+    path: Path
+    step: int
+    attempt: str
+    state: Mapping[str, Any]
+    random: Mapping[str, Any]
+
+    @property
+    def groups(self) -> list[str]:
+        return sorted(path.stem for path in self.path.glob("*.safetensors"))
+
+    def load(self, group: str) -> dict[str, torch.Tensor]:
+        """The tensors of one group, on the CPU."""
+        path = self.path / f"{group}.safetensors"
+        if not path.is_file():
+            raise CheckpointError(f"{self.path} has no group {group!r}; it has {', '.join(self.groups)}")
+        return load_file(path)
+
+    def file(self, name: str) -> Path:
+        path = self.path / name
+        if not path.is_file():
+            raise CheckpointError(f"{self.path} has no file {name!r}")
+        return path
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """A checkpoint folder that is not used, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """The newest whole checkpoint, if there is one, and what was passed over on the way."""
+
+    checkpoint: Checkpoint | None
+    set_aside: tuple[SetAside, ...] = ()
+
+
+class CheckpointStore:
+    """The checkpoints of all attempts of one key: reads any, writes and removes only in its own attempt."""
+
+    def __init__(self, attempts: Path, own: str, key: str, keep_last: int = 2) -> None:
+        if keep_last < 1:
+            raise CheckpointError(f"keep_checkpoints is {keep_last}: at least the latest must stay")
+        self.attempts = attempts
+        self.own = own
+        self.key = key
+        self.keep_last = keep_last
+        self.in_use: Path | None = None
+
+    @property
+    def folder(self) -> Path:
+        return self.attempts / self.own / FOLDER
+
+    def find(self, *, fresh_start: bool = False) -> Found:
+        """The checkpoint of the highest step, over all attempts, that verifies whole.
+
+        A folder that was never renamed (``step-N.tmp``) is a save that was cut off: named, and not used. Renamed ones
+        of which none is whole are damage: refused, unless a fresh start is asked for in so many words.
+
+        Raises:
+            CheckpointError: checkpoints are there and none is whole; the message names each with its reason.
+        """
+        aside = [SetAside(self._name(path), "half-written: the save was cut off") for path in self._half_written()]
+        damaged = []
+        for path in self._candidates():
+            try:
+                checkpoint = self._open(path)
+            except (IntegrityError, RuntimeFault, RecordError) as error:
+                damaged.append(SetAside(self._name(path), str(error)))
+                continue
+            self.in_use = path
+            return Found(checkpoint, (*damaged, *aside))
+        if damaged and not fresh_start:
+            listed = "; ".join(f"{item.name}: {item.reason}" for item in damaged)
+            raise CheckpointError(f"no checkpoint of {self.attempts} is whole ({listed}). Set fresh_start to begin again at step 0")
+        return Found(None, (*damaged, *aside))
+
+    def at(self, step: int) -> Checkpoint:
+        """A whole checkpoint of exactly this step, of any attempt, this one's first."""
+        paths = [path for path in self._candidates() if checkpoint_step(path.name) == step]
+        reasons = []
+        for path in sorted(paths, key=lambda p: p.parent.parent.name != self.own):
+            try:
+                return self._open(path)
+            except (IntegrityError, RuntimeFault, RecordError) as error:
+                reasons.append(f"{self._name(path)}: {error}")
+        raise CheckpointError(f"no whole checkpoint of step {step} below {self.attempts}: {'; '.join(reasons) or 'there is none'}")
+
+    def save(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], *, keep: bool = False) -> Path:
+        """Writes one, whole or not at all. `keep` protects it from retention."""
+        final = self.folder / checkpoint_name(step)
+        if final.exists():
+            return final
+        aside = final.with_name(final.name + ASIDE)
+        aside.mkdir(parents=True)
+        for group, tensors in snapshot.groups.items():
+            path = aside / f"{group}.safetensors"
+            save_file({name: _plain(tensor) for name, tensor in tensors.items()}, path)
+            sync_file(path)
+        for name, data in snapshot.files.items():
+            write_durable(aside / name, data)
+        state = {"schema": "align/checkpoint-state/v1", "step": step, "random": random, "program": snapshot.state}
+        write_durable(aside / STATE, json_bytes(state))
+        write_durable(aside / MANIFEST, json_bytes(self._manifest(aside, step, keep)))
+        sync_folder(aside)
+        os.rename(aside, final)
+        sync_folder(self.folder)
+        self._prune()
+        return final
+
+    def _manifest(self, folder: Path, step: int, keep: bool) -> dict[str, Any]:
+        files = [entry.to_json() for entry in build_manifest("model", folder).files]
+        return {"schema": SCHEMA, "key": self.key, "attempt": self.own, "step": step, "keep": keep, "files": files}
+
+    def _open(self, path: Path) -> Checkpoint:
+        stated = read_json(path / MANIFEST)
+        step = checkpoint_step(path.name)
+        if stated.get("schema") != SCHEMA:
+            raise CheckpointError(f"{path / MANIFEST} has schema {stated.get('schema')!r}, expected {SCHEMA!r}")
+        if stated.get("key") != self.key:
+            raise CheckpointError(f"{path} is a checkpoint of {stated.get('key')}, not of this run {self.key}")
+        if step is None or stated.get("step") != step:
+            raise CheckpointError(f"{path} says step {stated.get('step')}")
+        files = tuple(FileEntry(f["path"], f["size"], f["sha256"]) for f in stated.get("files", ()))
+        verify_files(Manifest("model", files), path)
+        state = read_json(path / STATE)
+        return Checkpoint(path, step, path.parent.parent.name, state["program"], state["random"])
+
+    def _folders(self) -> Iterator[Path]:
+        for attempt in attempts_in(self.attempts):
+            folder = self.attempts / str(attempt) / FOLDER
+            if folder.is_dir():
+                yield from (path for path in folder.iterdir() if path.is_dir())
+
+    def _candidates(self) -> list[Path]:
+        """Renamed checkpoint folders, the highest step first (as numbers), of equal ones the newest attempt's."""
+        found = [path for path in self._folders() if checkpoint_step(path.name) is not None]
+        return sorted(found, key=lambda p: (checkpoint_step(p.name), AttemptName.parse(p.parent.parent.name)), reverse=True)
+
+    def _half_written(self) -> list[Path]:
+        names = [path for path in self._folders() if path.name.endswith(ASIDE)]
+        return sorted(path for path in names if checkpoint_step(path.name.removesuffix(ASIDE)) is not None)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.attempts).as_posix()
+
+    def _prune(self) -> None:
+        """Keeps the latest few of this attempt, those marked to stay, and the one this attempt resumed from.
+
+        Nothing is removed once a newer attempt is there: it may be reading.
+        """
+        own = [path for path in self._candidates() if path.parent == self.folder]
+        if newer_attempt(self.attempts, self.own) is not None:
+            return
+        for path in own[self.keep_last :]:
+            if path == self.in_use or read_json(path / MANIFEST).get("keep"):
+                continue
+            leaving = path.with_name(path.name + REMOVED)
+            os.rename(path, leaving)
+            shutil.rmtree(leaving)
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """On the CPU, contiguous, with storage of its own, as safetensors asks for."""
+    plain = tensor.detach().to("cpu").contiguous()
+    return plain.clone() if plain.untyped_storage().nbytes() != plain.nbytes else plain

@@ -1,0 +1,14 @@
+"""report.json: the last thing a program writes. No report means not finished, whatever Slurm says."""
+
+import sys
+from pathlib import Path
+
+from include.domain.spec import Report
+from include.runtime.files import json_bytes, replace_durable
+
+REPORT = "report.json"
+
+
+def write_report(folder: Path, report: Report) -> None:
+    replace_durable(folder / REPORT, json_bytes(report.to_json()))
+    print(f"report: {report.outcome} ({report.stop_reason}), steps {report.first_step} to {report.last_step}", file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""Candidates: several answers of a policy to each prompt, with all that is needed to say where they came from."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from include.domain.canonical import MAX_INTEGER, canonical_bytes, digest
+from include.domain.records import Candidate, Prompt, SamplingConfig, candidate_id_of
+from include.runtime.chat import answer_text, eos_ids, prompt_ids
+from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.generation import Generated, Sampling, generate_batch
+from include.runtime.job import Job, run_program
+from include.training.batching import micro_batches
+from include.training.errors import TrainingError
+from include.training.loop import StepResult, run_steps
+from include.training.model_io import load_causal_lm, load_tokenizer
+from include.transforms.datasets_io import iter_rows
+
+CONFIG_KEYS = ("sampling", "candidates_per_prompt", "prompt_limit", "side", "use", "dtype", "safety_filter_version", "portion_prompts")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PART = "candidates.jsonl"
+DEFAULT_PORTION_PROMPTS = 32
+
+
+def candidate_seed(seed: int, prompt_id: str, index: int) -> int:
+    """The random seed of one answer: a function of the run's seed, its prompt and its number."""
+    return int(digest("candidate-seed", [seed, prompt_id, index])[7:23], 16) % MAX_INTEGER
+
+
+def read_prompts(job: Job) -> list[Prompt]:
+    """The prompts asked for, in an order by hash: a limit takes no special part of a set that is sorted by difficulty."""
+    side, use = job.config.text("side", None, "train"), job.config.text("use", None, "")
+    rows = [row for row in iter_rows(job.input("prompts"), side) if not use or row.use == use]
+    prompts = sorted((Prompt.from_json(row.record) for row in rows), key=lambda p: digest("prompt-order", [job.seed, p.prompt_id]))
+    if not prompts:
+        raise TrainingError(f"{job.input('prompts')} has no prompt on side {side!r} for use {use or 'any'!r}")
+    return prompts[: job.config.integer("prompt_limit", 0) or None]
+
+
+class Generator:
+    """Answers the prompts in portions; a step is a portion, and what is written so far is the state."""
+
+    def __init__(self, job: Job, prompts: Sequence[Prompt]) -> None:
+        self.job = job
+        self.tokenizer = load_tokenizer(job.input("policy"))
+        dtype = DTYPES[job.config.text("dtype", tuple(DTYPES), "float32")]
+        self.model = load_causal_lm(job.input("policy")).to(dtype)
+        self.samples = job.config.positive("candidates_per_prompt")
+        section = job.config.section("sampling")
+        section.only("temperature", "top_p", "top_k", "max_new_tokens")
+        top_k = section.integer("top_k") if "top_k" in section else None
+        self.sampling = Sampling(section.number("temperature"), section.number("top_p", 1.0), top_k, section.positive("max_new_tokens"))
+        self.rows = job.settings.positive("generation_batch", 64)
+        self.ids = {prompt.prompt_id: prompt_ids(self.tokenizer, prompt.messages, prompt.tools) for prompt in prompts}
+        by_length = sorted(prompts, key=lambda prompt: (len(self.ids[prompt.prompt_id]), prompt.prompt_id))
+        self.portions = list(micro_batches(by_length, job.config.positive("portion_prompts", DEFAULT_PORTION_PROMPTS)))
+        self.written: list[dict[str, Any]] = []
+        self.ended = 0
+
+    def train_step(self, step: int) -> StepResult:
+        portion = self.portions[step]
+        seeds = [candidate_seed(self.job.seed, prompt.prompt_id, k) for prompt in portion for k in range(self.samples)]
+        answers = generate_batch(
+            self.model,
+            [self.ids[prompt.prompt_id] for prompt in portion],
+            self.sampling,
+            seeds,
+            stop_ids=eos_ids(self.tokenizer),
+            samples_per_prompt=self.samples,
+            max_rows=self.rows,
+        )
+        for at, (answer, seed) in enumerate(zip(answers, seeds, strict=True)):
+            self.written.append(self._candidate(portion[at // self.samples], answer, seed).to_json())
+        self.ended += sum(answer.finish_reason == "eos" for answer in answers)
+        tokens = sum(len(answer.tokens) for answer in answers)
+        return StepResult({"answers": float(len(self.written)), "tokens_per_answer": tokens / len(answers)}, tokens)
+
+    def _candidate(self, prompt: Prompt, answer: Generated, seed: int) -> Candidate:
+        spec = self.job.spec
+        sampling = SamplingConfig(self.sampling.temperature, self.sampling.top_p, self.sampling.max_new_tokens, self.sampling.top_k)
+        fields: dict[str, Any] = {
+            "prompt_id": prompt.prompt_id,
+            "policy_checkpoint": spec.inputs["policy"],
+            "tokenizer_version": spec.tokenizer,
+            "chat_template": spec.chat_template,
+            "sampling_config": sampling,
+            "random_seed": seed,
+            "response_text": answer_text(self.tokenizer, answer.tokens),
+            "finish_reason": answer.finish_reason,
+            "safety_filter_version": self.job.config.text("safety_filter_version", None, "none"),
+            "token_ids": tuple(answer.tokens),
+        }
+        unnamed = Candidate(candidate_id="", **fields)
+        return Candidate(candidate_id=candidate_id_of(unnamed.to_json()), **fields)
+
+    def capture(self) -> Snapshot:
+        text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in self.written)
+        return Snapshot({}, {"ended": self.ended}, {PART: text.encode()})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        self.written = [json.loads(line) for line in checkpoint.file(PART).read_bytes().split(b"\n") if line]
+        self.ended = checkpoint.state["ended"]
+
+
+def candidates_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Parquet with columns id, prompt_id, record, sorted by prompt and then by id."""
+    ordered = sorted(rows, key=lambda row: (row["prompt_id"], row["candidate_id"]))
+    columns = {
+        "id": [row["candidate_id"] for row in ordered],
+        "prompt_id": [row["prompt_id"] for row in ordered],
+        "record": [canonical_bytes(row).decode() for row in ordered],
+    }
+    table = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def generate(job: Job) -> None:
+    job.config.only(*CONFIG_KEYS)
+    prompts = read_prompts(job)
+    writer = Generator(job, prompts)
+    outcome = run_steps(job, writer, len(writer.portions))
+    if len(writer.written) != len(prompts) * writer.samples:
+        raise TrainingError(f"{len(writer.written)} answers were written, {len(prompts) * writer.samples} were asked for")
+    with job.output("candidates", "candidate_set", {"prompts": len(prompts), "per_prompt": writer.samples}) as folder:
+        (folder / "candidates.parquet").write_bytes(candidates_table(writer.written))
+    figures = {
+        **outcome.metrics(),
+        "prompts": len(prompts),
+        "candidates": len(writer.written),
+        "share_ended": writer.ended / len(writer.written),
+    }
+    job.complete(figures, stop_reason=outcome.stop_reason)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("generate", generate, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

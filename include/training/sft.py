@@ -1,0 +1,21 @@
+"""Supervised fine-tuning on DeepSpeed: ``python -m include.training.sft --spec … --placement … --out …``."""
+
+from collections.abc import Sequence
+
+from include.runtime.job import Job, run_program
+from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.sft_program import train_sft
+
+
+def train(job: Job) -> None:
+    job.config.text("engine", ("deepspeed",), "deepspeed")
+    with engines():
+        train_sft(job, DeepSpeedEngine)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("sft", train, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
