@@ -11,6 +11,7 @@ import torch
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
 
 from include.runtime.tokenizer import TOKENIZER_FILES
 from include.training.errors import TrainingError
