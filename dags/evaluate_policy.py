@@ -24,7 +24,7 @@ with DAG(
     params=PARAMS,
 ) as dag:
 
-    @task(retries=1)
+    @task(multiple_outputs=True, retries=1)
     def champion_then(**context: Any) -> dict[str, Any]:
         from include.flows.champion_evaluation import champion_then as find
 

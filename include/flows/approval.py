@@ -19,18 +19,20 @@ class ReleaseApproval(ApprovalOperator):
     ask again after a *no*.
 
     :param dossier: what the dossier task returned (templated): digest, title, text, approvers, timeout_hours, demonstration_accounts.
+    :param seat: which of the approvals asked for this is (one mapped task each); the ledger wants distinct persons.
     """
 
     template_fields = (*ApprovalOperator.template_fields, "dossier")
     ui_color = "#f7d7d7"
 
-    def __init__(self, *, dossier: Any, **kwargs: Any) -> None:
+    def __init__(self, *, dossier: Any, seat: int = 0, **kwargs: Any) -> None:
         kwargs.setdefault("retries", 0)
         comment = Param(
             "", type="string", title="Comment", description="Why. It stands in the ledger; without it an answer does not count."
         )
         super().__init__(subject="Release this model?", params={"comment": comment}, **kwargs)
         self.dossier = dossier
+        self.seat = seat
 
     def execute(self, context: Context) -> Any:
         self.subject = f"Release {self.dossier['title']}?"

@@ -19,7 +19,7 @@ def actor() -> str:
     return f"dag:{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
 
 
-@task(retries=1)
+@task(multiple_outputs=True, retries=1)
 def resolve(**context: Any) -> dict[str, Any]:
     """Pins what this run is: recipe, method, who asked. Services are tried first, so that nothing is computed in vain."""
     from include.flows.resolve_run import resolve_run
@@ -175,12 +175,17 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
 
     @task_group(group_id="release")
     def group(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: Any) -> Any:
-        @task(retries=2)
+        @task(multiple_outputs=True, retries=2)
         def dossier(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: Any) -> dict[str, Any]:
             from include.flows.release_tasks import dossier as make
             from include.flows.skipping import skip_if_rejected
 
             return skip_if_rejected(make(run, wanted, policy_result, verdict, datasets, actor()))
+
+        @task(retries=2)
+        def seats(filed: dict[str, Any]) -> list[int]:
+            """One approval task for each that the recipe asks for."""
+            return list(filed["seats"])
 
         @task(retries=1)
         def start_canary(filed: dict[str, Any]) -> dict[str, Any]:
@@ -195,7 +200,7 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
             return do(run, wanted, verdict, datasets, filed, observed, actor())
 
         filed = dossier(run, wanted, policy_result, verdict, datasets)
-        approved = ReleaseApproval.partial(task_id="approve", dossier=filed).expand(seat=filed["seats"])
+        approved = ReleaseApproval.partial(task_id="approve", dossier=filed).expand(seat=seats(filed))
         canary = start_canary(filed)
         approved >> canary
         shadow = StageOperator(task_id="shadow_run", stage="shadow", run=run, given={"wanted": canary})

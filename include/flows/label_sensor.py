@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.definitions.context import Context
@@ -13,13 +13,14 @@ from include.domain.outcomes import NotDone
 from include.flows import services
 from include.flows.errors import FlowError, NoAnswer
 from include.flows.skipping import say_and_skip
-from include.settings.catalogue import recipe
-from include.settings.recipes import AnnotationSettings
+
+if TYPE_CHECKING:
+    from include.settings.recipes import AnnotationSettings
 
 POLL_INTERVAL_S = 15.0
 
 
-def still_missing(progress: Mapping[str, Any], wanted: AnnotationSettings, now: datetime) -> list[str]:
+def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", now: datetime) -> list[str]:
     """What keeps the batch from being used, in words; empty when nothing does."""
     labels, agreement = progress["labels"], progress["agreement"]
     current = labels["current"]
@@ -54,6 +55,8 @@ class LabelTrigger(BaseTrigger):
         return "include.flows.label_sensor.LabelTrigger", kwargs
 
     def _look(self) -> list[str]:
+        from include.settings.catalogue import recipe
+
         with services.annotation("pipeline") as client:
             return still_missing(client.progress(self.batch_id), recipe(self.recipe_name).annotation, datetime.now(UTC))
 
@@ -97,6 +100,8 @@ class LabelSensor(BaseOperator):
         self.run, self.batch, self.new_only = run, batch, new_only
 
     def execute(self, context: Context) -> Any:
+        from include.settings.catalogue import recipe
+
         run_id = context["dag_run"].run_id
         if (known := services.catalog().labels.snapshot(run_id, self.batch["batch_id"])) is not None:
             return self._result(known.high_water_mark, known.digest)

@@ -12,11 +12,11 @@ from airflow.sdk import Asset, Metadata, get_current_context, task
 
 from include.flows.errors import FlowError
 
-DATASETS = Asset("alignment://datasets", name="alignment_datasets", group="alignment")
-SFT = Asset("alignment://sft", name="alignment_sft", group="alignment")
-PREFERENCES = Asset("alignment://preferences", name="alignment_preferences", group="alignment")
-REWARD_MODEL = Asset("alignment://reward_model", name="alignment_reward_model", group="alignment")
-POLICY = Asset("alignment://policy", name="alignment_policy", group="alignment")
+DATASETS = Asset(uri="x-alignment://datasets", name="alignment_datasets", group="alignment")
+SFT = Asset(uri="x-alignment://sft", name="alignment_sft", group="alignment")
+PREFERENCES = Asset(uri="x-alignment://preferences", name="alignment_preferences", group="alignment")
+REWARD_MODEL = Asset(uri="x-alignment://reward_model", name="alignment_reward_model", group="alignment")
+POLICY = Asset(uri="x-alignment://policy", name="alignment_policy", group="alignment")
 
 State = dict[str, Any]
 
@@ -54,7 +54,7 @@ def choose(params: Mapping[str, Any], triggering: list[State], known: list[State
 def start(asset: Asset) -> Any:
     """The first task of a phase: its state, with this run's own id in it."""
 
-    @task(task_id="start", inlets=[asset], retries=1)
+    @task(task_id="start", multiple_outputs=True, inlets=[asset], retries=1)
     def start_phase(**context: Any) -> State:
         from include.flows.planners import bench_of
 

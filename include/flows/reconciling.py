@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 
 from include.flows import services
-from include.flows.stage_operator import JOB_PREFIX
+from include.flows.stage_work import JOB_PREFIX
 from include.settings.catalogue import cluster
 
 _ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from include.flows.errors import FlowError
-from include.settings.catalogue import cluster, store_root
-from include.settings.clusters import Cluster
 
 if TYPE_CHECKING:
     from include.data.annotation_client import AnnotationClient
+    from include.settings.clusters import Cluster
     from include.stores.artifacts import ArtifactStore
     from include.stores.catalog import Catalog
     from include.stores.registry import Registry
@@ -41,6 +40,7 @@ def receipts_config() -> dict[str, str]:
 @lru_cache(maxsize=4)
 def store(name: str | None = None) -> "ArtifactStore":
     """The artifact store of a cluster, reached as its configuration says: over SFTP or as a mounted path."""
+    from include.settings.catalogue import cluster, store_root
     from include.stores.artifacts import ArtifactStore
 
     where = cluster(name)
@@ -52,7 +52,7 @@ def store(name: str | None = None) -> "ArtifactStore":
     return _over_sftp(where, root)
 
 
-def _over_sftp(where: Cluster, root: str) -> "ArtifactStore":
+def _over_sftp(where: "Cluster", root: str) -> "ArtifactStore":
     from airflow.sdk import BaseHook
 
     from include.stores.artifacts import ArtifactStore

@@ -1,0 +1,154 @@
+"""What a stage's task does around its job: plan it, place it, and take its end for what it is."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.requests import Done, JobRequest
+from airflow_slurm.states import Phase
+from airflow_slurm.view import JobView
+from include.domain.layout import AttemptName, RunDir
+from include.domain.spec import RunSpec
+from include.flows import services
+from include.flows.after_commit import after_commit
+from include.flows.placing import place
+from include.flows.planners import plan
+from include.settings.catalogue import cluster, store_root
+from include.stages.errors import Interrupted, NotComplete, RunFailed
+from include.stages.record import read_outputs, read_report, result
+
+JOB_PREFIX = "align"
+RESUBMIT_CAUSES = ("time_limit", "preempted", "node_failure")
+"""Losses that say nothing about the program: the next attempt follows in the same try of the task."""
+_LOOK_AGAIN_S = 2.0
+_AFTER_A_FAILURE_S = 4.0
+
+log = logging.getLogger(__name__)
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A job that ended: which run and attempt it was, what Slurm says of it, how long its report may take to appear."""
+
+    spec: RunSpec
+    attempt: str
+    view: JobView
+    deadline_s: float
+
+    @classmethod
+    def of(cls, request_state: Json, view: JobView) -> Self:
+        carried = request_state["carry"]
+        attempt = AttemptName(int(request_state["n"]), int(view.job_id), view.restarts)
+        return cls(RunSpec.from_json(carried["spec"]), str(attempt), view, float(carried["deadline_s"]))
+
+    @property
+    def folder(self) -> str:
+        return RunDir(self.spec.key).attempt(self.attempt)
+
+
+def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
+    """The committed result of the same key, or the request for a job that makes it."""
+    where, store, catalog = cluster(), services.store(), services.catalog()
+    made = plan(stage, run, given)
+    catalog.runs.plan(made.spec)
+    if (done := catalog.runs.committed(made.key)) is not None:
+        log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
+        return Done(committed(made.spec, run, reused=True))
+    placed = place(made, where, store_root(where), lambda digest: catalog.artifacts.locate(digest, store.uri))
+    log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
+    return JobRequest(
+        key=made.key,
+        spec=placed.job,
+        job_name=lambda n: f"{JOB_PREFIX}-{made.key.removeprefix('sha256:')[:16]}-{n}",
+        stage_in=placed.stage_in(store),
+        receipts=services.RECEIPTS,
+        receipts_config=services.receipts_config(),
+        max_unknown_s=where.max_unknown_s,
+        carry={"spec": made.spec.to_json(), "deadline_s": where.visibility_deadline_s},
+    )
+
+
+def accept(ended: Ended, run: Json) -> dict[str, Any]:
+    """The result of a job that ended.
+
+    Raises:
+        Resubmit: it saved and wants to go on, or was lost through no fault of its own.
+        JobFailed: it failed; retryable where a next attempt could do better.
+    """
+    if services.catalog().runs.committed(ended.spec.key) is not None:
+        return committed(ended.spec, run, reused=False)
+    succeeded = ended.view.phase == Phase.SUCCEEDED
+    report = _report(ended, ended.deadline_s if succeeded else _AFTER_A_FAILURE_S)
+    if report is None:
+        raise _without_report(ended)
+    _commit(ended, report)
+    return committed(ended.spec, run, reused=False)
+
+
+def accept_unknown(ended: Ended, run: Json) -> dict[str, Any]:
+    """At a site without accounting: the job is gone and a complete report is there. Anything else stays unknown, and a person decides."""
+    if ended.view.cause == "no_accounting" and (report := _report(ended, ended.deadline_s)) is not None:
+        _commit(ended, report, gone=True)
+        return committed(ended.spec, run, reused=False)
+    raise UnknownOutcome(
+        f"what became of job {ended.view.job_id} ({ended.spec.stage}, {ended.spec.key}) is not known: {ended.view.describe()}. "
+        f"Look at the cluster, then say what happened: bin/align resolve {ended.spec.key} lost|ended --why '…'"
+    )
+
+
+def _without_report(ended: Ended) -> Exception:
+    view, stage = ended.view, ended.spec.stage
+    if view.cause in RESUBMIT_CAUSES:
+        return Resubmit(str(view.cause))
+    words = f"{stage}: job {view.job_id} ended as {view.describe()} and left no report in {ended.folder}; its words are in the job's log"
+    if view.phase == Phase.SUCCEEDED:
+        return JobFailed(f"{words}. COMPLETED alone is no success.", retryable=True, cause="no report")
+    return JobFailed(words, retryable=True, cause=str(view.cause or "no report"))
+
+
+def _report(ended: Ended, deadline_s: float) -> dict[str, Any] | None:
+    """report.json of the attempt; shared file systems show files late, so it is looked for until the deadline."""
+    path, store = f"{ended.folder}/report.json", services.store()
+    until = time.monotonic() + deadline_s
+    while not store.exists(path):
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_LOOK_AGAIN_S)
+    found: dict[str, Any] = store.read_json(path)
+    return found
+
+
+def _commit(ended: Ended, report: dict[str, Any], *, gone: bool = False) -> None:
+    """Commits a complete attempt whose outputs are all there by size; the job itself has hashed them."""
+    spec, store = ended.spec, services.store()
+    try:
+        checked = read_report(report, spec, ended.attempt)
+        if ended.view.phase != Phase.SUCCEEDED and not gone:
+            words = f"the report of {ended.attempt} is complete, but Slurm says {ended.view.describe()}"
+            raise JobFailed(words, retryable=True, cause="contradiction")
+        manifests = read_outputs(store.read_json(f"{ended.folder}/output/manifest.json"), checked)
+    except Interrupted as error:
+        log.warning("%s; the next attempt resumes from its last checkpoint", error)
+        raise Resubmit("interrupted") from error
+    except RunFailed as error:
+        raise JobFailed(str(error), retryable=report["stop_reason"] == "error", cause=str(report["stop_reason"])) from error
+    except NotComplete as error:
+        raise JobFailed(str(error), retryable=False, cause="not complete") from error
+    for name, manifest in manifests.items():
+        store.check_sizes(f"{ended.folder}/output/{name}", manifest)
+    outputs = {name: manifest.to_json() for name, manifest in manifests.items()}
+    services.catalog().runs.commit_attempt(spec.key, ended.attempt, report, outputs, store.uri)
+
+
+def committed(spec: RunSpec, run: Json, *, reused: bool) -> dict[str, Any]:
+    """The result as the catalog has it, after what follows a commit has been done (again): links, tracker."""
+    done = services.catalog().runs.committed(spec.key)
+    if done is None:
+        raise NotComplete(f"{spec.key} is not committed")
+    after_commit(spec, done, run)
+    outputs = {name: {"kind": out.kind, "digest": out.digest} for name, out in done.outputs.items()}
+    return result(spec, done.attempt, done.report, outputs, reused=reused).to_json()
