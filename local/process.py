@@ -153,23 +153,26 @@ class Daemons:
             return []  # the pid belongs to somebody else now
         return [p for p in all_processes() if p.session == recorded.pid and p.start_time >= recorded.start_time]
 
-    def stop(self, name: str, *, sig: signal.Signals = signal.SIGTERM, grace_s: float = 10.0) -> bool:
-        """Signal the daemon's whole session, kill what is left after `grace_s`; whether there was something to stop."""
-        members = self.members(name)
-        for process in members:
-            send(process, sig)
-        self._await_end(name, grace_s)
-        for process in self.members(name):
-            send(process, signal.SIGKILL)
-        self._await_end(name, 5.0)
-        if not self.members(name):
-            (self.run / f"{name}.pid").unlink(missing_ok=True)
-        return bool(members)
+    def stop(self, *names: str, sig: signal.Signals = signal.SIGTERM, grace_s: float = 10.0) -> list[str]:
+        """Signal the daemons' whole sessions at once, kill what is left after `grace_s`; gives the names of those that ran."""
+        found = {name: self.members(name) for name in names}
+        for members in found.values():
+            for process in members:
+                send(process, sig)
+        self._await_end(names, grace_s)
+        for name in names:
+            for process in self.members(name):
+                send(process, signal.SIGKILL)
+        self._await_end(names, 5.0)
+        for name in names:
+            if not self.members(name):
+                (self.run / f"{name}.pid").unlink(missing_ok=True)
+        return [name for name in names if found[name]]
 
-    def _await_end(self, name: str, seconds: float) -> None:
+    def _await_end(self, names: Sequence[str], seconds: float) -> None:
         end = time.monotonic() + seconds
-        while self.members(name) and time.monotonic() < end:
-            time.sleep(0.05)
+        while any(self.members(name) for name in names) and time.monotonic() < end:
+            time.sleep(0.1)
 
     def tail(self, name: str, lines: int = 15) -> str:
         """The last lines of the daemon's log, for a message."""

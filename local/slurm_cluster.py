@@ -119,8 +119,13 @@ class PrivateSlurm:
         """Start one daemon, unless it runs, and wait until it answers."""
         if daemon not in self.daemons:
             raise LocalError(f"{daemon!r} is no daemon of this cluster; these are: {', '.join(self.daemons)}")
-        if self.pid(daemon):
-            return
+        if not self.pid(daemon):
+            self._spawn(daemon)
+        if daemon == "slurmdbd" and not (self.base / "account.made").exists():
+            self._make_account()
+            (self.base / "account.made").touch()
+
+    def _spawn(self, daemon: str) -> None:
         if daemon == "mariadbd":
             self._make_database()
         home = pwd.getpwuid(os.getuid()).pw_dir
@@ -130,8 +135,6 @@ class PrivateSlurm:
         self._daemons.start(daemon, self._argv(daemon), env=environment, cwd=self.base)
         if ready := self._readiness(daemon):
             self._wait(daemon, ready, daemon)
-        if daemon == "slurmdbd":
-            self._make_account()
 
     def kill(self, daemon: str, sig: signal.Signals = signal.SIGKILL) -> None:
         """Kill one daemon, as an accident would; the processes of its jobs live on."""
@@ -144,8 +147,8 @@ class PrivateSlurm:
         if self.pid("slurmctld"):
             self._cancel_jobs()
         leftover = self._job_processes()
-        for daemon in [*self.settings.node_names, "sshd", "slurmctld"]:
-            self._daemons.stop(daemon)
+        self._daemons.stop(*self.settings.node_names, "sshd")
+        self._daemons.stop("slurmctld")
         for process in [*leftover, *self._job_processes()]:
             send(process, signal.SIGKILL)
         for daemon in ("slurmdbd", "mariadbd", "munged"):
@@ -219,18 +222,18 @@ class PrivateSlurm:
 
     def _make_database(self) -> None:
         """An empty MariaDB whose only account is the calling user, let in through the socket by who it is."""
-        if (self.base / "mysql.made").exists():
+        if (self.base / "mysql").exists():
             return
-        shutil.rmtree(self.base / "mysql", ignore_errors=True)
+        new = tempfile.mkdtemp(prefix="mysql.new-", dir=self.base)  # one that is whole gets the name
         with open(self.base / "log/mariadb-install-db.log", "w") as log:
             subprocess.run(
-                ["mariadb-install-db", "--no-defaults", f"--datadir={self.base}/mysql", f"--user={self.user}",
+                ["mariadb-install-db", "--no-defaults", f"--datadir={new}", f"--user={self.user}",
                  f"--auth-root-socket-user={self.user}", "--skip-test-db", "--innodb-flush-method=nosync",
                  "--innodb-log-file-size=8M"],
                 check=True, stdout=log, stderr=subprocess.STDOUT,
                 env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{SEARCH_PATH}"},
             )  # fmt: skip
-        (self.base / "mysql.made").touch()
+        Path(new).rename(self.base / "mysql")
 
     def _make_account(self) -> None:
         """The cluster, an account and the calling user, without whom jobs are refused."""

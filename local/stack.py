@@ -53,7 +53,7 @@ class Stack:
     def ports(self) -> dict[str, int]:
         """The port of each service; one whose service is down is given up if somebody else took it."""
         chosen = Ports(self.layout.ports_file)
-        return {name: chosen.pick(name, ours=self.daemons.pid(_PORT_OWNERS[name]) is not None) for name in PORT_NAMES}
+        return {name: chosen.pick(name, ours=bool(self.daemons.members(_PORT_OWNERS[name]))) for name in PORT_NAMES}
 
     def environment(self) -> dict[str, str]:
         if not (self.layout.state("slurm") / "cluster.json").exists():
@@ -86,10 +86,9 @@ class Stack:
             if has_annotation(self.layout):
                 self._add_accounts(settings)
             started = self.services()
+            fresh = {service.name for service in started if self._start(service, settings)}
             for service in started:
-                self._start(service, settings)
-            for service in started:
-                self._await(service)
+                self._await(service, announce=service.name in fresh)
             self._make_pool()
             self._write_stack_file()
         say("the local stack is up")
@@ -133,20 +132,22 @@ class Stack:
             advice = f"Remove {tokens} and {own['ANNOTATION_TOKENS_FILE']} to have all tokens made anew."
             run_logged(argv, log=self.daemons.log_path("annotation-accounts"), env=env, cwd=self.layout.root, advice=advice)
 
-    def _start(self, service: Service, settings: dict[str, str]) -> None:
-        """Start a service, or start it again where it runs with settings that are no longer the stack's."""
+    def _start(self, service: Service, settings: dict[str, str]) -> bool:
+        """Start a service, or start it again where it runs with settings that are no longer the stack's; False where it runs as it should."""
         env = process_environment({**settings, **service.env}, self.layout)
         fingerprint = hashlib.sha256(json.dumps([service.command, settings, dict(service.env)], sort_keys=True).encode()).hexdigest()
         note = self.daemons.run / f"{service.name}.settings"
         if self.daemons.pid(service.name):
             if note.exists() and note.read_text() == fingerprint:
-                return
+                return False
             say(f"{service.title} runs with other settings: starting it again")
-        self.daemons.stop(service.name, grace_s=service.grace_s)  # also what an earlier leader left behind
+        grace_s = service.grace_s if self.daemons.pid(service.name) else 3.0  # what a killed leader left behind has nobody to wait for
+        self.daemons.stop(service.name, grace_s=grace_s)
         self.daemons.start(service.name, service.command, env=env, cwd=self.layout.root)
         write_atomically(note, fingerprint)
+        return True
 
-    def _await(self, service: Service) -> None:
+    def _await(self, service: Service, announce: bool) -> None:
         def ready() -> bool:
             if self.daemons.pid(service.name) is None:
                 log = self.daemons.log_path(service.name)
@@ -154,8 +155,8 @@ class Stack:
             return service.ready()
 
         hint = f"See {self.daemons.log_path(service.name)}; `make stop` and `make demo` start afresh."
-        took = wait_until(service.title, ready, timeout_s=service.patience_s, every_s=0.3, hint=hint)
-        if took >= 0.3:
+        wait_until(service.title, ready, timeout_s=service.patience_s, every_s=0.3, hint=hint)
+        if announce:
             say(f"{service.title} is ready{f': {service.url}' if service.url else ''}")
 
     def _make_pool(self) -> None:
@@ -193,7 +194,7 @@ class Stack:
         """Stop what this stack started, and nothing else."""
         with self._only_one():
             names = [s.name for s in services(self.layout, dict.fromkeys(PORT_NAMES, 0))]
-            stopped = [name for name in reversed(names) if self.daemons.stop(name, grace_s=30.0)]
+            stopped = self.daemons.stop(*reversed(names), grace_s=30.0)
             if (self.layout.state("slurm") / "cluster.json").exists():
                 running = any(self.slurm.pid(daemon) for daemon in self.slurm.daemons)
                 self.slurm.stop()
