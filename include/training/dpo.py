@@ -1,0 +1,21 @@
+"""Direct preference optimisation on DeepSpeed: ``python -m include.training.dpo --spec … --placement … --out …``."""
+
+from collections.abc import Sequence
+
+from include.runtime.job import Job, run_program
+from include.training.dpo_program import train_dpo
+from include.training.engine_deepspeed import DeepSpeedEngine, engines
+
+
+def train(job: Job) -> None:
+    job.config.text("engine", ("deepspeed",), "deepspeed")
+    with engines():
+        train_dpo(job, DeepSpeedEngine)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("dpo", train, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

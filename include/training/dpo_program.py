@@ -1,0 +1,178 @@
+"""DPO, IPO and cDPO on preference pairs, whatever the engine.
+
+The reference's log-probabilities are computed once, before the first update, and travel in the checkpoint under the
+digests they were made with. Logits are computed at answer positions only.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.errors import CheckpointError
+from include.runtime.job import Job
+from include.training.batching import micro_batches, pad_id_of, rows_at
+from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
+from include.training.heldout import answer_check
+from include.training.loop import StepResult, run_steps
+from include.training.losses import DpoObjective, PairLogProbs
+from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.pair_log_probs import Distance, PairSums, all_sums, pair_batch, pair_sums, reference_key
+from include.training.precision import precision_context
+from include.training.schedule import ScheduleSettings, learning_rate_at
+from include.training.scoring import AnswerScorer
+from include.training.token_pairs import PairsError, TokenPair, encoder, pairs_of, prompts_of
+
+CONFIG_KEYS = (
+    *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),
+    *("eval_pairs", "eval_rows", "eval_max_new_tokens"),
+    *ENGINE_KEYS,
+)
+OWN_SHARE_WARNING = 0.5
+SIDES = ("train", "validation")
+
+
+class DpoTrainer:
+    """One update a step; what it must remember beside the engine's state is the reference's log-probabilities."""
+
+    def __init__(self, job: Job, engine: Engine, pairs: Mapping[str, Sequence[TokenPair]], pad_id: int) -> None:
+        self.job = job
+        self.engine = engine
+        self.pairs = pairs
+        self.pad_id = pad_id
+        self.objective = DpoObjective(
+            job.config.number("beta"),
+            job.config.text("loss", ("sigmoid", "ipo"), "sigmoid"),
+            job.config.number("label_smoothing", 0.0),
+        )
+        self.global_batch = job.config.positive("global_batch")
+        self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
+        self.schedule = ScheduleSettings.of(job.config, job.config.positive("steps"))
+        self.key = reference_key(job, [pairs[side] for side in SIDES])
+        self.reference: dict[str, PairSums] = {}
+
+    def train_step(self, step: int) -> StepResult:
+        if not self.reference:
+            self.make_reference()
+        self.engine.train()
+        chosen = rows_at(step, self.global_batch, len(self.pairs["train"]), self.job.seed)
+        total = sum(self.pairs["train"][i].weight for i in chosen)
+        figures: dict[str, float] = {}
+        tokens = 0
+        for part in micro_batches(chosen, self.micro_batch):
+            pairs = [self.pairs["train"][i] for i in part]
+            batch = pair_batch(pairs, self.pad_id).to(self.engine.device)
+            compared = self._compare(pairs, pair_sums(self.engine, batch), self.reference["train"].rows(part))
+            weights_P = torch.tensor([pair.weight for pair in pairs], device=self.engine.device)
+            share = (self.objective(compared) * weights_P).sum() / total
+            self.engine.backward(share)
+            tokens += batch.tokens
+            for name, value in {"loss": float(share.detach()), **self._figures(compared, len(chosen))}.items():
+                figures[name] = figures.get(name, 0.0) + value
+        rate = learning_rate_at(step, self.schedule)
+        norm = self.engine.step(rate)
+        return StepResult({**figures, "grad_norm": norm, "learning_rate": rate}, tokens)
+
+    def _compare(self, pairs: Sequence[TokenPair], policy: PairSums, reference: PairSums) -> PairLogProbs:
+        if self.objective.averages_tokens:
+            policy, reference = policy.per_token(pairs), reference.per_token(pairs)
+        device = policy.chosen.device
+        return PairLogProbs(policy.chosen, policy.rejected, reference.chosen.to(device), reference.rejected.to(device))
+
+    def _figures(self, compared: PairLogProbs, total: int) -> dict[str, float]:
+        """Sums over these pairs, divided by `total` pairs.
+
+        kl_estimate: mean of log π_ref − log π over the answers; where the reference wrote them it estimates KL(reference ‖ policy).
+        """
+        chosen, rejected = self.objective.implicit_rewards(compared)
+        moved = (compared.advantage_of_chosen + compared.advantage_of_rejected).detach()
+        return {
+            "accuracy": float((chosen > rejected).sum()) / total,
+            "margin": float((chosen - rejected).sum()) / total,
+            "reward_chosen": float(chosen.sum()) / total,
+            "reward_rejected": float(rejected.sum()) / total,
+            "kl_estimate": float(-moved.sum()) / (2 * total),
+        }
+
+    @torch.no_grad()
+    def look(self, side: str, limit: int) -> dict[str, float]:
+        """Loss and figures on the first `limit` pairs of a side under the present policy; {} without any."""
+        pairs = list(self.pairs[side][:limit])
+        if not pairs:
+            return {}
+        self.engine.eval()
+        policy = all_sums(self.engine, pairs, self.micro_batch, self.pad_id, self.engine.device)
+        compared = self._compare(pairs, policy, self.reference[side].rows(range(len(pairs))))
+        return {f"{side}_loss": float(self.objective(compared).mean())} | {
+            f"{side}_{k}": v for k, v in self._figures(compared, len(pairs)).items()
+        }
+
+    def make_reference(self) -> None:
+        """Runs the frozen reference once over all pairs, then lets it go."""
+        model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
+        scorer = AnswerScorer(model).eval().to(self.engine.device).requires_grad_(False)
+        with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
+            self.reference = {
+                side: all_sums(scorer, self.pairs[side], self.micro_batch, self.pad_id, self.engine.device)
+                for side in SIDES
+                if self.pairs[side]
+            }
+
+    def capture(self) -> Snapshot:
+        sums = {f"{side}.{name}": getattr(of_side, name) for side, of_side in self.reference.items() for name in ("chosen", "rejected")}
+        return Snapshot({**self.engine.capture(), "reference": sums}, {"reference_key": self.key})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        if (saved := checkpoint.state["reference_key"]) != self.key:
+            raise CheckpointError(f"{checkpoint.path}: its reference log-probabilities are of {saved}, this run's are of {self.key}")
+        self.engine.restore(checkpoint)
+        sums = checkpoint.load("reference")
+        self.reference = {side: PairSums(sums[f"{side}.chosen"], sums[f"{side}.rejected"]) for side in SIDES if f"{side}.chosen" in sums}
+
+
+def train_dpo(job: Job, make_engine: MakeEngine) -> None:
+    """Policy, reference and preferences in; policy out."""
+    job.config.only(*CONFIG_KEYS)
+    tokenizer = load_tokenizer(job.input("policy"))
+    encode = encoder(tokenizer)
+    read = {side: pairs_of(job, side, encode) for side in SIDES}
+    if not read["train"][0]:
+        raise PairsError("there is no training pair: nothing can be learnt")
+    told = {name: value for side in SIDES for name, value in read[side][1].metrics(side).items()}
+    model = load_causal_lm(job.input("policy"), job.config.text("attention", ("sdpa", "eager"), "sdpa"))
+    before = _answers(job, model, tokenizer, "before")
+    engine = make_engine(AnswerScorer(model), EngineSettings.of(job.config))
+    trainer = DpoTrainer(job, engine, {side: read[side][0] for side in SIDES}, pad_id_of(tokenizer))
+    outcome = run_steps(job, trainer, job.config.positive("steps"))
+    distance = Distance.of(job, trainer.pairs["train"], trainer.reference["train"])
+    _warn(job, distance)
+    validated = trainer.look("validation", job.config.positive("eval_pairs", 64))
+    after = _answers(job, model, tokenizer, "after")
+    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
+        save_model(model, job.input("policy"), folder)
+    dropped = {side: {"start": read[side][1].identical_at_start, "truncation": read[side][1].identical_after_truncation} for side in SIDES}
+    summary = {"pairs_identical": dropped, "reference_log_probs": trainer.key}
+    job.complete({**outcome.metrics(), **told, **distance.metrics(), **validated, **before, **after}, summary, outcome.stop_reason)
+
+
+def _warn(job: Job, distance: Distance) -> None:
+    if distance.own_share < OWN_SHARE_WARNING:
+        job.warn(
+            f"off-policy pairs: the reference wrote a share of {distance.own_share:.2f} of the answers; "
+            f"its negative log-probability a token is {distance.nll_per_token:.2f}. Collect pairs from this reference, or expect less"
+        )
+    if distance.other_tokenizer:
+        job.warn(f"{distance.other_tokenizer} answers were written under another tokenizer or chat template; their texts were encoded anew")
+
+
+def _answers(job: Job, model: Any, tokenizer: Any, when: str) -> dict[str, float]:
+    """Greedy answers to validation prompts, as far as the run asks for them."""
+    limit = job.config.integer("eval_rows", 0)
+    if limit <= 0:
+        return {}
+    prompts = prompts_of(job.input("preferences"), "validation")[:limit]
+    found = answer_check(
+        model, tokenizer, prompts, job.config.positive("eval_max_new_tokens", 32), job.settings.positive("generation_batch", 64)
+    )
+    return {f"heldout_{name}_{when}": value for name, value in found.items()}

@@ -1,0 +1,98 @@
+"""Log-probabilities of both answers of pairs, and the reference's, computed once and bound to what they were made with."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from include.domain.canonical import digest
+from include.runtime.job import Job
+from include.training.batching import Batch, collate, micro_batches
+from include.training.scoring import sum_by_row
+from include.training.token_pairs import TokenPair
+
+Scorer = Callable[..., Tensor]
+
+
+def pair_batch(pairs: Sequence[TokenPair], pad_id: int) -> Batch:
+    """Both sides in one batch: the chosen answers first, then the rejected."""
+    sides = [pair.sides for pair in pairs]
+    return collate([chosen for chosen, _ in sides] + [rejected for _, rejected in sides], pad_id)
+
+
+@dataclass(frozen=True)
+class PairSums:
+    """Sums of log-probabilities over answer tokens, chosen and rejected; each of shape P."""
+
+    chosen: Tensor
+    rejected: Tensor
+
+    def per_token(self, pairs: Sequence[TokenPair]) -> "PairSums":
+        """Means over answer tokens instead."""
+        chosen = torch.tensor([max(pair.chosen_tokens, 1) for pair in pairs], device=self.chosen.device)
+        rejected = torch.tensor([max(pair.rejected_tokens, 1) for pair in pairs], device=self.chosen.device)
+        return PairSums(self.chosen / chosen, self.rejected / rejected)
+
+    def rows(self, index: Sequence[int]) -> "PairSums":
+        picked = torch.tensor(list(index))
+        return PairSums(self.chosen[picked], self.rejected[picked])
+
+
+def pair_sums(scorer: Scorer, batch: Batch) -> PairSums:
+    """The sums of one batch made by `pair_batch`."""
+    log_probs = scorer(batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets)
+    sums = sum_by_row(log_probs, batch.rows, batch.size)
+    return PairSums(sums[: batch.size // 2], sums[batch.size // 2 :])
+
+
+@torch.no_grad()
+def all_sums(scorer: Scorer, pairs: Sequence[TokenPair], micro_batch: int, pad_id: int, device: Any) -> PairSums:
+    """The sums of all pairs, on the CPU; pairs of like length go together."""
+    chosen, rejected = torch.zeros(len(pairs)), torch.zeros(len(pairs))
+    order = sorted(range(len(pairs)), key=lambda i: (max(len(pairs[i].chosen), len(pairs[i].rejected)), i))
+    for part in micro_batches(order, micro_batch):
+        sums = pair_sums(scorer, pair_batch([pairs[i] for i in part], pad_id).to(device))
+        chosen[list(part)], rejected[list(part)] = sums.chosen.float().cpu(), sums.rejected.float().cpu()
+    return PairSums(chosen, rejected)
+
+
+def reference_key(job: Job, sides: Sequence[Sequence[TokenPair]]) -> str:
+    """What reference log-probabilities are bound to: reference, tokenizer, template, precision and the very tokens."""
+    return digest(
+        "reference-log-probs",
+        {
+            "reference": job.input_digest("reference"),
+            "tokenizer": job.spec.tokenizer,
+            "chat_template": job.spec.chat_template,
+            "precision": job.config.text("precision", default="fp32"),
+            "pairs": [[[pair.pair_id, pair.prompt_length, list(pair.chosen), list(pair.rejected)] for pair in side] for side in sides],
+        },
+    )
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far the pairs are from the reference that is to be improved.
+
+    own_share: share of the answers that this very reference wrote. other_tokenizer: answers of a policy under another
+    tokenizer or template (their text is encoded anew). nll_per_token: −log π_ref a token; of own samples it is the entropy.
+    """
+
+    own_share: float
+    other_tokenizer: int
+    nll_per_token: float
+
+    @classmethod
+    def of(cls, job: Job, pairs: Sequence[TokenPair], reference: PairSums) -> "Distance":
+        written = [origin for pair in pairs for origin in pair.written]
+        own = sum(policy == job.input_digest("reference") for policy, _, _ in written)
+        bound = (job.spec.tokenizer, job.spec.chat_template)
+        other = sum(policy is not None and (tokenizer, template) != bound for policy, tokenizer, template in written)
+        tokens = sum(pair.chosen_tokens + pair.rejected_tokens for pair in pairs)
+        total = float((reference.chosen.double() + reference.rejected.double()).sum())
+        return cls(own / len(written), other, -total / tokens if tokens else 0.0)
+
+    def metrics(self) -> dict[str, float]:
+        return {"own_share": self.own_share, "other_tokenizer": float(self.other_tokenizer), "reference_nll_per_token": self.nll_per_token}

@@ -1,0 +1,21 @@
+"""PPO on DeepSpeed, in one process at lag 0: ``python -m include.training.ppo --spec … --placement … --out …``."""
+
+from collections.abc import Sequence
+
+from include.runtime.job import Job, run_program
+from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.ppo_program import train_ppo
+
+
+def train(job: Job) -> None:
+    job.config.text("engine", ("deepspeed",), "deepspeed")
+    with engines():
+        train_ppo(job, DeepSpeedEngine)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("ppo", train, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

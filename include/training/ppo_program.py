@@ -1,0 +1,231 @@
+"""PPO: actor, frozen reference, frozen reward model, critic; in one process, so that the policy lag is 0.
+
+An iteration: prompts → rollouts → scores → KL against the reference → values → advantages → update of actor and critic.
+Differences from the papers: the KL penalty is per token and its controller steps by a factor (not proportionally);
+rewards are measured in deviations of the reward model's validation set.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from include.domain.records import Prompt
+from include.runtime.chat import prompt_ids
+from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.errors import CheckpointError
+from include.runtime.job import Job
+from include.runtime.reward_stats import RewardNormaliser
+from include.training.batching import pad_id_of
+from include.training.engine import Engine, EngineSettings, MakeEngine
+from include.training.errors import TrainingError
+from include.training.guards import BatchFigures, Guards, GuardStop
+from include.training.heldout import answer_check
+from include.training.loop import StepResult, run_steps
+from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.ppo_batch import Plan, answer_mask, sampler_log_probs
+from include.training.ppo_checks import check_models, check_same_sequence, freeze
+from include.training.ppo_collect import Collected, Collector, batch_figures, check_lengths
+from include.training.ppo_math import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.ppo_settings import PpoSettings, guard_limits, kl_controller
+from include.training.ppo_update import Learner, Lesson, Looked, critic_quality
+from include.training.reward_head import Critic, load_reward_model
+from include.training.reward_scoring import Member, RewardScorer, usable_prompts
+from include.training.scoring import AnswerScorer
+from include.transforms.datasets_io import read_rows
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+class PpoTrainer:
+    """A step is an iteration. State: both engines, KL controller, normalisers, guards' history, rollouts so far."""
+
+    def __init__(self, job: Job, learner: Learner, collector: Collector, pad_id: int) -> None:
+        self.job = job
+        self.settings = learner.settings
+        self.learner = learner
+        self.collector = collector
+        self.pad_id = pad_id
+        self.kl = kl_controller(job.config)
+        self.guards = Guards(guard_limits(job.config), self.kl.target)
+        self.micro_batch = job.settings.positive("micro_batch", self.settings.minibatch)
+        self.updates = 0
+
+    def train_step(self, step: int) -> StepResult:
+        self._modes(training=False)
+        batch = self.collector.collect(step, self.learner.actor.module.model, self.updates)
+        figures = batch_figures(batch, self.settings)
+        self.guards.check_rewards(batch.missing, len(batch.scored))
+        plan = Plan.of(batch.sampled, self.settings.minibatch, self.micro_batch, self.pad_id, self.job.seed + step)
+        lesson, told = self._lesson(batch, plan)
+        self._modes(training=True)
+        learnt = self.learner.update(plan, lesson, lambda gap: self._first(gap, figures))
+        self.updates += self.settings.epochs * len(plan.minibatches)
+        figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "policy_lag": 0.0, "value_explained": critic_quality(lesson)}
+        self._guard(step, figures)
+        figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
+        return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled))
+
+    def _lesson(self, batch: Collected, plan: Plan) -> tuple[Lesson, dict[str, float]]:
+        """Rewards, advantages and returns of a batch, and what is told of them."""
+        settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
+        looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
+        self._check_sampler(batch, looked, mask_BT)
+        ratio_BT = (looked.old_BT - looked.reference_BT) * mask_BT
+        score_B = torch.tensor([0.0 if scored.missing else scored.score for scored in batch.scored])
+        reward_BT = token_rewards(score_B, ratio_BT, mask_BT, self.kl.coefficient)
+        seen = gae(reward_BT, looked.value_BT, mask_BT, settings.gamma, settings.lam)
+        advantage_BT = whiten(seen.advantage_BT, mask_BT) if settings.whiten else seen.advantage_BT
+        told = {
+            "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
+            "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
+            **_quantiles("score", score_B[mask_BT.any(1)]),
+            **_quantiles("kl", ratio_BT.sum(1)[mask_BT.any(1)]),
+            **_quantiles("advantage", seen.advantage_BT[mask_BT > 0]),
+        }
+        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT), told
+
+    def _check_sampler(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor) -> None:
+        """In float32 the trainer must find the very log-probabilities with which the sampler drew."""
+        self.sampler_gap = largest_ratio_gap(looked.old_BT, sampler_log_probs(batch.sampled), mask_BT)
+        if self.settings.precision == "fp32":
+            self.guards.check_first_ratio(self.sampler_gap, self.settings.ratio_tolerance)
+
+    def _first(self, gap: float, figures: dict[str, float]) -> None:
+        figures |= {"first_ratio_gap": gap, "sampler_ratio_gap": self.sampler_gap}
+        self.guards.check_first_ratio(gap, self.settings.ratio_tolerance)
+
+    def _guard(self, step: int, figures: Mapping[str, float]) -> None:
+        seen = BatchFigures(
+            kl=figures["kl"],
+            ratio=figures["ratio"],
+            policy_loss=figures["policy_loss"],
+            value_loss=figures["value_loss"],
+            entropy=figures["entropy"],
+            mean_length=figures["answer_tokens"],
+            distinct_share=figures["distinct_share"],
+            model_reward=figures["model_reward"],
+            verified=figures.get("verified_share"),
+        )
+        try:
+            self.guards.check(seen)
+        except GuardStop:
+            self.job.record(step + 1, figures)  # so that what the guard saw is in the curves too
+            raise
+
+    def _modes(self, *, training: bool) -> None:
+        for engine in (self.learner.actor, self.learner.critic):
+            engine.train() if training else engine.eval()
+
+    def capture(self) -> Snapshot:
+        groups = {**self.learner.actor.capture("actor"), **self.learner.critic.capture("critic")}
+        state = {
+            "kl": self.kl.state(),
+            "guards": self.guards.state(),
+            "normalisers": self.collector.scorer.state(),
+            "rollouts": self.collector.log.state(),
+            "updates": self.updates,
+            "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
+        }
+        return Snapshot(groups, state)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        own = [self.job.input_digest("prompts"), len(self.collector.prompts)]
+        if (saved := list(checkpoint.state["prompts"])) != own:
+            raise CheckpointError(f"{checkpoint.path} was made on prompts {saved}, this run reads {own}: its position means nothing")
+        self.learner.actor.restore(checkpoint, "actor")
+        self.learner.critic.restore(checkpoint, "critic")
+        self.kl.load_state(checkpoint.state["kl"])
+        self.guards.load_state(checkpoint.state["guards"])
+        self.collector.scorer.load_state(checkpoint.state["normalisers"])
+        self.collector.log.load_state(checkpoint.state["rollouts"])
+        self.updates = checkpoint.state["updates"]
+
+
+def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
+    if not len(values):
+        return {}
+    found = torch.quantile(values.double(), torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
+    return {f"{name}_p{round(q * 100):02d}": value for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def train_ppo(job: Job, make_engine: MakeEngine) -> None:
+    """Policy, reference, reward model(s) and prompts in; policy and rollouts out."""
+    settings = PpoSettings.of(job.config)
+    tokenizer = load_tokenizer(job.input("policy"))
+    prompts, unreadable = usable_prompts(_prompts(job), settings.reward)
+    actor, members, learner = _models(job, settings, make_engine)
+    pad_id = pad_id_of(tokenizer)
+    rows = job.settings.positive("micro_batch", settings.minibatch)
+    collector = Collector(job, settings, tokenizer, RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows), prompts)
+    check_lengths({p.prompt_id: ids for p, ids in zip(prompts, collector.encoded, strict=True)}, settings)
+    check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
+    before = _answers(job, actor, tokenizer, "before")
+    trainer = PpoTrainer(job, learner, collector, pad_id)
+    outcome = run_steps(job, trainer, settings.iterations)
+    after = _answers(job, actor, tokenizer, "after")
+    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
+        save_model(actor, job.input("policy"), folder)
+    with job.output("rollouts", "rollout_batch", {"stage": job.stage, "key": job.spec.key}) as folder:
+        rollouts = collector.log.assemble(folder)
+    counts = {name: float(rollouts[name]) for name in ("expected", "count", "missing_rewards")}
+    metrics = {
+        **outcome.metrics(),
+        **{f"rollouts_{k}": v for k, v in counts.items()},
+        "kl_coefficient": trainer.kl.coefficient,
+        **before,
+        **after,
+    }
+    job.complete(
+        {**metrics, "prompts": float(len(prompts)), "prompts_unreadable": float(unreadable)}, {"rollouts": counts}, outcome.stop_reason
+    )
+
+
+def _prompts(job: Job) -> list[Prompt]:
+    """Training prompts set apart for RL."""
+    rows = [row for row in read_rows(job.input("prompts"), "train") if row.use == "rl"]
+    if not rows:
+        raise TrainingError(f"{job.input('prompts')} has no training prompt of use 'rl'")
+    return [Prompt.from_json(row.record) for row in rows]
+
+
+def _models(job: Job, settings: PpoSettings, make_engine: MakeEngine) -> tuple[Any, list[Member], Learner]:
+    """The four models, checked before anything else: modes, gradients, vocabularies, weights of their own."""
+    names = sorted(name for name in job.inputs if name == "reward_model" or name.startswith("reward_model_"))
+    actor = load_causal_lm(job.input("policy"), settings.attention).requires_grad_(True)
+    reference = freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)))
+    members = [
+        Member(name, freeze(load_reward_model(job.input(name), settings.attention)), RewardNormaliser.read(job.input(name)))
+        for name in names
+    ]
+    critic = Critic(load_reward_model(job.input("reward_model"), settings.attention), members[0].normaliser)
+    common = EngineSettings.of(job.config)
+    actor_engine: Engine = make_engine(AnswerScorer(actor), common)
+    critic_engine: Engine = make_engine(critic, _critic_settings(common, settings))
+    actor_engine.train()
+    critic_engine.train()
+    check_models(
+        {"actor": actor_engine.module, "critic": critic_engine.module, "reference": reference, **{m.name: m.model for m in members}}
+    )
+    return actor, members, Learner(actor_engine, critic_engine, reference, settings)
+
+
+def _critic_settings(common: EngineSettings, settings: PpoSettings) -> EngineSettings:
+    return EngineSettings(
+        settings.critic_learning_rate, common.weight_decay, common.betas, common.max_grad_norm, common.precision, common.zero_stage
+    )
+
+
+def _probe(job: Job, name: str, prompt: Prompt) -> Sequence[int]:
+    """One prompt as the tokenizer and template in this model's own folder write it."""
+    return prompt_ids(load_tokenizer(job.input(name)), prompt.messages, prompt.tools)
+
+
+def _answers(job: Job, model: Any, tokenizer: Any, when: str) -> dict[str, float]:
+    """Greedy answers to validation prompts, as far as the run asks for them."""
+    limit = job.config.integer("eval_rows", 0)
+    if limit <= 0:
+        return {}
+    prompts = [Prompt.from_json(row.record) for row in read_rows(job.input("prompts"), "validation")][:limit]
+    found = answer_check(model, tokenizer, prompts, job.config.positive("max_new_tokens"), job.settings.positive("generation_batch", 64))
+    return {f"heldout_{name}_{when}": value for name, value in found.items()}

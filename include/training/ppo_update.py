@@ -1,0 +1,126 @@
+"""PPO's learning step: what the models say of a batch before it is learnt from, and the clipped update itself."""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from include.training.ppo_batch import MicroBatch, Plan
+from include.training.ppo_math import clipped_share, explained_variance, largest_ratio_gap, masked_mean, policy_losses, value_losses
+from include.training.ppo_settings import PpoSettings
+from include.training.precision import precision_context
+
+
+@dataclass(frozen=True)
+class Looked:
+    """B × T each: log π_old, log π_ref, V, all before the update."""
+
+    old_BT: Tensor
+    reference_BT: Tensor
+    value_BT: Tensor
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learnt: B × T each. `mask_BT` is 1 on tokens that count."""
+
+    old_BT: Tensor
+    value_BT: Tensor
+    advantage_BT: Tensor
+    return_BT: Tensor
+    mask_BT: Tensor
+
+
+@dataclass
+class Figures:
+    """Token-weighted means over all passes of an update."""
+
+    totals: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    weight: float = 0.0
+    gradient_norms: dict[str, list[float]] = field(default_factory=lambda: {"actor": [], "critic": []})
+
+    def add(self, values: Mapping[str, Tensor], weight: float) -> None:
+        for name, value in values.items():
+            self.totals[name] += float(value.detach()) * weight
+        self.weight += weight
+
+    def means(self) -> dict[str, float]:
+        means = {name: total / self.weight for name, total in self.totals.items()} if self.weight else {}
+        norms = {f"{role}_gradient_norm": sum(norms) / len(norms) for role, norms in self.gradient_norms.items() if norms}
+        return means | norms
+
+
+class Learner:
+    """Actor and critic in their engines, the frozen reference beside them."""
+
+    def __init__(self, actor: Any, critic: Any, reference: Any, settings: PpoSettings) -> None:
+        self.actor = actor
+        self.critic = critic
+        self.reference = reference
+        self.settings = settings
+
+    @torch.no_grad()
+    def look(self, plan: Plan, shape: tuple[int, int]) -> Looked:
+        """Log-probabilities and values of every answer token, in the micro-batches the update will use."""
+        old, reference, value = (torch.zeros(shape) for _ in range(3))
+        for micro in plan:
+            old[micro.cells] = self._log_probs(self.actor, micro)
+            value[micro.cells] = self._values(micro)
+            with precision_context(self.settings.precision):
+                reference[micro.cells] = self._log_probs(self.reference, micro)
+        return Looked(old, reference, value)
+
+    def update(self, plan: Plan, lesson: Lesson, check_first: Callable[[float], None]) -> dict[str, float]:
+        """`epochs` passes over the plan. `check_first` gets the largest |ratio − 1| of the first minibatch before its step."""
+        figures, first = Figures(), True
+        for _ in range(self.settings.epochs):
+            for minibatch in plan.minibatches:
+                tokens = sum(float(lesson.mask_BT[micro.cells].sum()) for micro in minibatch)
+                if not tokens:
+                    continue
+                gap = max([self._micro(micro, lesson, tokens, figures) for micro in minibatch])
+                if first:
+                    check_first(gap)
+                    first = False
+                figures.gradient_norms["actor"].append(self.actor.step(self.settings.learning_rate))
+                figures.gradient_norms["critic"].append(self.critic.step(self.settings.critic_learning_rate))
+        return figures.means()
+
+    def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures) -> float:
+        """Forward and backward of one micro-batch, weighted by its share of the minibatch's tokens; gives the ratio gap."""
+        settings = self.settings
+        old, mask, advantage = lesson.old_BT[micro.cells], lesson.mask_BT[micro.cells], lesson.advantage_BT[micro.cells]
+        returns, old_value = lesson.return_BT[micro.cells], lesson.value_BT[micro.cells]
+        new = self._log_probs(self.actor, micro)
+        policy_loss = masked_mean(policy_losses(new, old, advantage, settings.clip), mask)
+        share = float(mask.sum()) / tokens
+        self.actor.backward(policy_loss * share)
+        values = self._values(micro)
+        value_loss = masked_mean(value_losses(values, old_value, returns, settings.value_clip), mask)
+        self.critic.backward(settings.value_coefficient * value_loss * share)
+        seen = new.detach()
+        figures.add(
+            {
+                "policy_loss": policy_loss,
+                "value_loss": value_loss,
+                "ratio": masked_mean((seen - old).exp(), mask),
+                "clipped_share": clipped_share(seen, old, mask, settings.clip),
+            },
+            float(mask.sum()),
+        )
+        return largest_ratio_gap(seen, old, mask)
+
+    def _log_probs(self, model: Any, micro: MicroBatch) -> Tensor:
+        temperature = self.settings.temperature
+        return model(micro.input_ids, micro.attention_mask, micro.rows, micro.columns, micro.targets, temperature=temperature)
+
+    def _values(self, micro: MicroBatch) -> Tensor:
+        return self.critic(micro.input_ids, micro.attention_mask, micro.rows, micro.columns)
+
+
+def critic_quality(lesson: Lesson) -> float:
+    """How much of the returns' spread the critic had foreseen."""
+    return explained_variance(lesson.value_BT, lesson.return_BT, lesson.mask_BT)

@@ -1,0 +1,83 @@
+"""The reward model: the base with one scalar head, read at the last real token (`include.runtime.reward_model`).
+
+Where padding and end token are one id, Hugging Face's own forward reads one token too early. So the saved configuration
+has no padding id: that forward then takes single sequences only, and gives for each the very score that is read here.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from include.domain.errors import IntegrityError
+from include.runtime.reward_model import last_token_scores, score_sequences, token_values
+from include.runtime.reward_stats import RewardNormaliser
+from include.training.model_io import copy_tokenizer
+
+TOLERANCE = 1e-4
+
+
+def new_reward_model(base: Path, seed: int, attention: str = "sdpa") -> Any:
+    """The base's weights under a new head, drawn from `seed` with deviation 1/√(hidden + 1) (Stiennon et al. 2020)."""
+    config = AutoConfig.from_pretrained(base, local_files_only=True)
+    config.num_labels, config.pad_token_id = 1, None
+    model = AutoModelForSequenceClassification.from_pretrained(
+        base, config=config, dtype=torch.float32, attn_implementation=attention, local_files_only=True
+    )
+    head: Tensor = model.score.weight
+    with torch.no_grad():
+        head.normal_(0.0, (head.shape[1] + 1) ** -0.5, generator=torch.Generator().manual_seed(seed))
+    return model.eval()
+
+
+def load_reward_model(folder: Path, attention: str = "sdpa") -> Any:
+    """A reward model's folder, fp32 and in eval mode; refuses one whose head is not in the file."""
+    model, report = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=attention, local_files_only=True, output_loading_info=True
+    )
+    missing = sorted(str(key) for key in report["missing_keys"])
+    if missing or model.config.num_labels != 1:
+        raise IntegrityError(f"{folder} is not a reward model: {model.config.num_labels} labels, missing weights {missing}")
+    return model.eval()
+
+
+def save_reward_model(model: Any, tokenizer_folder: Path, out: Path, normaliser: RewardNormaliser) -> None:
+    """Writes the Hugging Face folder, the tokenizer byte for byte, and reward.json; reads it back and compares."""
+    model.eval().save_pretrained(out)
+    copy_tokenizer(tokenizer_folder, out)
+    normaliser.write(out)
+    probe = [[i % model.config.vocab_size for i in range(1, 8)]]
+    before, after = score_sequences(model, probe, 0)[0], score_sequences(load_reward_model(out), probe, 0)[0]
+    if not abs(before - after) <= TOLERANCE * max(1.0, abs(before)):
+        raise IntegrityError(f"{out}: read back it scores {after}, before saving {before}")
+
+
+class SequenceScores(nn.Module):
+    """(input_ids, attention_mask) → one score a row; what the engine trains."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return last_token_scores(self.model, input_ids, attention_mask)
+
+
+class Critic(nn.Module):
+    """A value at each asked position, in the units of normalised rewards; starts as the reward model itself.
+
+    value = (head − mean) / (std + ε) with the reward model's stored statistics, which stay fixed here: the scale in
+    which the first advantages are measured is then right from the first step.
+    """
+
+    def __init__(self, model: Any, normaliser: RewardNormaliser) -> None:
+        super().__init__()
+        self.model = model
+        self._mean = normaliser.stats.mean
+        self._scale = normaliser.stats.std + normaliser.epsilon
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        """Values at (row, column), shape N."""
+        return (token_values(self.model, input_ids, attention_mask)[rows, columns] - self._mean) / self._scale

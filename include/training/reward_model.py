@@ -1,0 +1,21 @@
+"""Reward model on DeepSpeed: ``python -m include.training.reward_model --spec … --placement … --out …``."""
+
+from collections.abc import Sequence
+
+from include.runtime.job import Job, run_program
+from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.reward_program import train_reward_model
+
+
+def train(job: Job) -> None:
+    job.config.text("engine", ("deepspeed",), "deepspeed")
+    with engines():
+        train_reward_model(job, DeepSpeedEngine)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("reward_model", train, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,125 @@
+"""From an answer to its score: reward models, each normalised by its own statistics, put together and clipped; then the
+verifier and the length penalty on top. Every part is recorded. A missing part makes the reward missing, never 0."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.domain.errors import AlignmentError
+from include.domain.records import Prompt
+from include.runtime.reward_model import score_sequences
+from include.runtime.reward_stats import RewardNormaliser, combine
+from include.training.ppo_settings import RewardMix
+from include.verifiers.registry import verify
+
+
+class RewardError(AlignmentError):
+    """Rewards cannot be given at all; the message says why."""
+
+
+@dataclass
+class Member:
+    """One reward model of the ensemble. Its statistics go on from those stored with it; its folder never changes."""
+
+    name: str
+    model: Any
+    normaliser: RewardNormaliser
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is scored: the whole sequence (prompt and answer, end token included) and the answer's text."""
+
+    prompt: Prompt
+    sequence: Sequence[int]
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """score: NaN when a part of it is missing. verified: right by the verifier, None without one or undecided."""
+
+    score: float
+    model: float
+    verified: bool | None
+    in_form: bool | None
+    components: Mapping[str, float]
+
+    @property
+    def missing(self) -> bool:
+        return not math.isfinite(self.score)
+
+
+class RewardScorer:
+    """Scores batches of answers; `members` may be one reward model or an ensemble."""
+
+    def __init__(self, members: Sequence[Member], mix: RewardMix, max_new_tokens: int, pad_id: int, rows: int) -> None:
+        if not members:
+            raise RewardError("PPO needs a reward model, also where the verifier alone is weighed: the critic starts from it")
+        self.members = list(members)
+        self._mix = mix
+        self._max_new_tokens = max_new_tokens
+        self._pad_id = pad_id
+        self._rows = rows
+
+    def score(self, answers: Sequence[Answer]) -> list[Scored]:
+        """Each answer's score, by the statistics known before this batch; then the batch joins them."""
+        raw = [score_sequences(member.model, [a.sequence for a in answers], self._pad_id, self._rows) for member in self.members]
+        scored = [self._one(answer, [member_raw[i] for member_raw in raw]) for i, answer in enumerate(answers)]
+        for member, member_raw in zip(self.members, raw, strict=True):
+            member.normaliser = member.normaliser.seen(member_raw)
+        return scored
+
+    def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
+        normalised = [member.normaliser.normalise(value) for member, value in zip(self.members, raw, strict=True)]
+        model = combine(normalised, self._mix.combine)
+        model = min(max(model, -self._mix.clip), self._mix.clip) if math.isfinite(model) else math.nan
+        parts = {f"raw_{member.name}": value for member, value in zip(self.members, raw, strict=True)}
+        parts["model"] = model
+        used = answer.tokens / self._max_new_tokens
+        parts["length_penalty"] = -self._mix.length_penalty * used
+        score = parts["length_penalty"] + (self._mix.model_weight * model if self._mix.model_weight else 0.0)
+        right, in_form = self._verify(answer)
+        if self._mix.verifier_weight:
+            parts["verifier"] = verifier_score(right, in_form)
+            score += self._mix.verifier_weight * parts["verifier"]
+        parts["score"] = score
+        return Scored(score, model, right, in_form, {name: value for name, value in parts.items() if math.isfinite(value)})
+
+    def _verify(self, answer: Answer) -> tuple[bool | None, bool | None]:
+        if answer.prompt.reference is None:
+            return None, None
+        result = verify(answer.prompt.reference, answer.text)
+        return result.right, result.in_form
+
+    def state(self) -> dict[str, Any]:
+        return {member.name: member.normaliser.to_json() for member in self.members}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for member in self.members:
+            member.normaliser = RewardNormaliser.from_json(state[member.name])
+
+
+def verifier_score(right: bool | None, in_form: bool | None) -> float:
+    """Right first, then the asked form: 1, 1/3, −1/3, −1; NaN where the verifier cannot decide."""
+    if right is None:
+        return math.nan
+    return (4 * right + 2 * bool(in_form)) / 3 - 1
+
+
+def usable_prompts(prompts: Sequence[Prompt], mix: RewardMix) -> tuple[list[Prompt], int]:
+    """Prompts that can be rewarded, and how many cannot: with a weighed verifier, those whose reference it cannot read.
+
+    Raises:
+        RewardError: a verifier is weighed and no prompt is left.
+    """
+    if not mix.verifier_weight:
+        return list(prompts), 0
+    kept = [p for p in prompts if p.reference is not None and verify(p.reference, "").right is not None]
+    if not kept:
+        raise RewardError(
+            f"reward.verifier_weight is {mix.verifier_weight}, and none of {len(prompts)} prompts has a reference the verifier reads"
+        )
+    return kept, len(prompts) - len(kept)

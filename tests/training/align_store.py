@@ -1,0 +1,171 @@
+"""A store with what the alignment programs need: a tiny policy that answers in two styles, pairs, and prompts."""
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from include.domain.records import Candidate, PreferencePair, SamplingConfig, candidate_id_of
+from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
+from include.transforms.datasets_io import SidedRow
+from tests.training.harness import TINY, Store, question, sums
+
+OPTIMISER = {
+    "global_batch": 8,
+    "warmup_steps": 1,
+    "schedule": "constant",
+    "max_grad_norm": 1.0,
+    "weight_decay": 0.0,
+    "betas": [0.9, 0.95],
+    "max_length": 64,
+    "precision": "fp32",
+    "engine": "deepspeed",
+    "zero_stage": 0,
+    "optimizer": "torch_adamw",
+    "attention": "sdpa",
+}
+REWARD = {
+    **OPTIMISER,
+    "learning_rate": 2e-3,
+    "steps": 12,
+    "clip": 5.0,
+    "epsilon": 1e-8,
+    "early_stop": {"every_steps": 4, "patience": 2},
+    "eval_pairs": 16,
+    "max_identical_share": 0.2,
+}
+DPO = {**OPTIMISER, "learning_rate": 1e-3, "steps": 10, "beta": 0.1, "loss": "sigmoid", "label_smoothing": 0.0, "max_identical_share": 0.2}
+PPO = {
+    **{k: v for k, v in OPTIMISER.items() if k not in ("global_batch", "warmup_steps", "schedule")},
+    "iterations": 4,
+    "prompts_per_iteration": 12,
+    "minibatch": 6,
+    "epochs": 2,
+    "max_new_tokens": 20,
+    "temperature": 1.0,
+    "learning_rate": 1e-3,
+    "critic_learning_rate": 1e-3,
+    "kl": {"controller": "adaptive", "target": 0.6, "initial": 0.1, "factor": 1.5, "floor": 1e-4},
+    "clip": 0.2,
+    "value_clip": 0.5,
+    "gamma": 1.0,
+    "lam": 0.95,
+    "value_coefficient": 0.5,
+    "whiten": True,
+    "reward": {"model_weight": 1.0, "clip": 5.0, "verifier_weight": 1.0, "length_penalty": 0.1},
+    "ratio_tolerance": 1e-4,
+    "guards": {},
+}
+
+
+def asked(first: int, second: int) -> str:
+    return f"{first} + {second} = {first + second}\nAnswer: {first + second}"
+
+
+def other(first: int, second: int) -> str:
+    return f"{first} + {second} = {first + second}\nSo the result is {first + second}."
+
+
+def side_of(at: int, count: int) -> str:
+    return "train" if at < count * 0.6 else "validation" if at < count * 0.75 else "holdout"
+
+
+def candidate(store: Store, prompt_id: str, text: str, finish: str = "eos", **changes: Any) -> Candidate:
+    place = store.places["policy"]
+    body: dict[str, Any] = {
+        "prompt_id": prompt_id,
+        "policy_checkpoint": place.digest,
+        "tokenizer_version": tokenizer_digest(Path(place.path)),
+        "chat_template": chat_template_digest(Path(place.path)),
+        "sampling_config": SamplingConfig(1.0, 1.0, 20).to_json(),
+        "random_seed": 1,
+        "response_text": text,
+        "finish_reason": finish,
+        "safety_filter_version": "none@1",
+        "origin": "policy",
+        "token_ids": None,
+        "tool_calls": None,
+        **changes,
+    }
+    return Candidate.from_json({**body, "candidate_id": candidate_id_of(body)})
+
+
+def pair(store: Store, first: int, second: int, chosen: Candidate, rejected: Candidate) -> PreferencePair:
+    return PreferencePair(
+        pair_id=f"pair-{first:02d}-{second:02d}",
+        prompt=question(first, second),
+        chosen=chosen,
+        rejected=rejected,
+        label_id=None,
+        label_digest=None,
+        rubric_version=None,
+        annotator_kind="verifier",
+        swap_flag=False,
+    )
+
+
+def preferences(store: Store, name: str, count: int = 80, swapped: Sequence[int] = ()) -> None:
+    """Both answers are right, the asked form is chosen; pairs numbered in `swapped` prefer the other one."""
+    rows = []
+    for at, (first, second) in enumerate(sums()[:count]):
+        prompt = question(first, second)
+        texts = (asked(first, second), other(first, second))
+        sides = texts[::-1] if at in swapped else texts
+        made = pair(store, first, second, *(candidate(store, prompt.prompt_id, text) for text in sides))
+        rows.append(SidedRow(made.pair_id, side_of(at, count), prompt.split_group, "preference", made.to_json()))
+    store.dataset(name, "pair", rows)
+
+
+def rl_prompts(store: Store, name: str = "prompts", count: int = 30) -> None:
+    rows = []
+    for at, (first, second) in enumerate(sums()[:count]):
+        prompt = question(first, second)
+        side = "train" if at < count * 4 // 5 else "validation"
+        rows.append(SidedRow(prompt.prompt_id, side, prompt.split_group, "rl", prompt.to_json()))
+    store.dataset(name, "prompt", rows)
+
+
+def dialogues() -> bytes:
+    lines = []
+    for at, (first, second) in enumerate(sums()):
+        text = (asked if at % 2 else other)(first, second)
+        lines.append(json.dumps({"prompt": f"{first} + {second} =", "response": text}))
+    return ("\n".join(lines) + "\n").encode()
+
+
+@cache
+def aligned_store(root: Path, steps: int = 120) -> Store:
+    """`policy` (answers sums in two styles), `preferences`, `prompts`."""
+    store = Store(root)
+    store.raw("source", "corpus.jsonl", dialogues())
+    tiny = {**TINY, "steps": steps, "max_length": 64}
+    started = store.run(store.spec("base_import", {"source": "source"}, {"kind": "tiny", "file": "corpus.jsonl", "dtype": "float32", "tiny": tiny}))
+    assert started.code == 0, started.stderr
+    store.artifact("policy", started.output("base"))
+    preferences(store, "preferences")
+    rl_prompts(store)
+    return store
+
+
+@cache
+def rewarded_store(root: Path) -> Store:
+    """The same with `reward_model`, trained on `preferences`."""
+    store = aligned_store(root)
+    started = store.run(reward_spec(store))
+    assert started.code == 0, started.stderr
+    store.artifact("reward_model", started.output("reward_model"))
+    return store
+
+
+def reward_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> Any:
+    return store.spec("reward_model", {"base": "policy", "preferences": data}, {**REWARD, **changes}, seed, salt)
+
+
+def dpo_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> Any:
+    return store.spec("dpo", {"policy": "policy", "reference": "policy", "preferences": data}, {**DPO, **changes}, seed, salt)
+
+
+def ppo_spec(store: Store, seed: int = 5, salt: str = "", **changes: Any) -> Any:
+    inputs = {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "prompts": "prompts"}
+    return store.spec("ppo", inputs, {**PPO, **changes}, seed, salt)
