@@ -179,7 +179,7 @@ def _cut_off(probabilities: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         least = probabilities.topk(sampling.top_k, -1).values[:, -1:]
         probabilities = probabilities.masked_fill(probabilities < least, 0.0)
     if sampling.top_p < 1:
-        ordered, index = probabilities.sort(-1, descending=True, stable=True)
+        ordered, index = probabilities.sort(dim=-1, descending=True, stable=True)
         share = ordered.cumsum(-1) / ordered.sum(-1, keepdim=True)
         beyond = share - ordered / ordered.sum(-1, keepdim=True) >= sampling.top_p
         probabilities = probabilities.masked_fill(torch.zeros_like(beyond).scatter(-1, index, beyond), 0.0)
