@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
     clean.add_argument("--all", action="store_true", help="the environments and downloads too")
     run = commands.add_parser("demo", help="the whole chain, from nothing to an approved model")
     run.add_argument("--recipe", default="quickstart")
-    run.add_argument("--method", default="dpo", choices=("dpo", "ppo"))
+    run.add_argument("--method", choices=("dpo", "ppo"), help="as the recipe says, unless given")
     run.add_argument("--auto", action="store_true", help="nobody is asked: labels by the verifier, approval by demo-approver")
     return made
 

@@ -217,6 +217,11 @@ class Stack:
         print(f"\nLogs: {self.daemons.logs}   Users of Airflow: {', '.join(USERS)}; `python -m local secret USER` shows a password.")
         return all(pid and ready for _, pid, ready, _ in rows)
 
+    def down_services(self) -> list[str]:
+        """What should run and does not."""
+        down = [service.title for service in self.services() if self.daemons.pid(service.name) is None]
+        return down + [f"Slurm's {daemon}" for daemon in self.slurm.daemons if self.slurm.pid(daemon) is None]
+
     def clean(self, everything: bool = False) -> None:
         """Remove what the stack made. Environments and downloads stay, unless `everything`."""
         self.down()

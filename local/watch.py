@@ -1,0 +1,130 @@
+"""Following a DAG run: its stages as they change, and the people it asks."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from local import run_view
+from local.progress import say
+from local.run_view import Stage
+from local.stack import Stack
+
+POLL_S = 2.0
+AUTO_APPROVER = "demo-approver"
+AUTO_COMMENT = "Unattended demonstration: approved by a demonstration account after all gates, without a look by a person."
+
+
+class Watch:
+    """One run, seen through the public API."""
+
+    def __init__(self, stack: Stack, dag_id: str, run_id: str, auto: bool) -> None:
+        self._stack, self._api, self.run_id, self.auto = stack, stack.api("requester"), run_id, auto
+        self.address = run_view.run_address(stack.description()["airflow"]["url"], dag_id, run_id)
+        self._path = f"/dags/{dag_id}/dagRuns/{run_id}"
+        self._shown: dict[str, str] = {}
+        self._asked: set[str] = set()
+        self._down: set[str] = set()
+
+    def follow(self) -> str:
+        """Show what changes until the run has ended; gives its state."""
+        while True:
+            state = str(self._api.get(self._path)["state"])
+            instances = self.instances()
+            self._show(run_view.stages(instances))
+            if state in ("success", "failed"):
+                self._live("")
+                return state
+            self._ask_for_labels(instances)
+            if any(instance["state"] == "awaiting_input" for instance in instances):
+                self._ask_for_answers()
+            self._look_after_services()
+            time.sleep(POLL_S)
+
+    def instances(self) -> list[Mapping[str, Any]]:
+        found: list[Mapping[str, Any]] = self._api.get(f"{self._path}/taskInstances", limit=1000)["task_instances"]
+        return found
+
+    def xcom(self, task_id: str) -> Any:
+        """What a task returned, or None."""
+        answer = self._api.request("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/return_value", accept=(404,))
+        return answer.get("value") if isinstance(answer, dict) else None
+
+    def _show(self, stages: list[Stage]) -> None:
+        """A line for each stage whose state changed, and on a terminal one that keeps the time."""
+        now = datetime.now(UTC)
+        for stage in stages:
+            known = f"{stage.state} {stage.task}"
+            if self._shown.get(stage.name) != known:
+                self._shown[stage.name] = known
+                self._live("")
+                print(stage.line(run_view.stage_address(self.address, stage), now), flush=True)
+        busy = [stage for stage in stages if stage.state not in run_view.ENDED]
+        self._live("   ".join(f"{stage.name}: {stage.state} {run_view.duration(stage.seconds(now))}" for stage in busy))
+
+    def _live(self, text: str) -> None:
+        if sys.stdout.isatty():
+            print(f"\r\033[K{text[:150]}", end="", flush=True)
+
+    def _ask_for_labels(self, instances: list[Mapping[str, Any]]) -> None:
+        """When the run waits for labels of people: who is asked for what, and where."""
+        waits = any(i["task_id"] == "preferences.wait_for_labels" and i["state"] == "deferred" for i in instances)
+        if not waits or "labels" in self._asked:
+            return
+        batch = self.xcom("preferences.open_batch") or {}
+        self._asked.add("labels")
+        if batch.get("human"):
+            self._live("")
+            say(f"YOU are asked to compare {batch['human']} pairs of answers, as `annotator`: {batch.get('url')}/annotate")
+            say("  `python -m local secret annotator` shows the token to log in with; keys are explained on the page; the run waits")
+
+    def _ask_for_answers(self) -> None:
+        """Open questions of the run: answered by the demonstration account where nobody attends, else shown."""
+        for detail in self._api.get(f"{self._path}/hitlDetails", response_received=False)["hitl_details"]:
+            instance = detail["task_instance"]
+            task_id, map_index = instance["task_id"], instance["map_index"]
+            people = [user["name"] for user in detail["assigned_users"]]
+            if self.auto and (not people or AUTO_APPROVER in people):
+                self._answer(task_id, map_index, detail)
+            elif (seat := f"{task_id}/{map_index}/{detail['created_at']}") not in self._asked:
+                self._asked.add(seat)
+                self._live("")
+                say(f"{' or '.join(people) or 'somebody'} is asked: {detail['subject']} ({' / '.join(detail['options'])}, with a comment)")
+                say(f"  {run_view.answer_address(self.address, task_id, map_index)}")
+                say("  `python -m local secret USER` shows a password; who asked for the run (`requester`) may not answer; the run waits")
+
+    def _answer(self, task_id: str, map_index: int, detail: Mapping[str, Any]) -> None:
+        """Approve through the same public API that a person's browser uses."""
+        answer = {"chosen_options": ["Approve"], "params_input": {"comment": AUTO_COMMENT}}
+        path = f"{self._path}/taskInstances/{task_id}/{map_index}/hitlDetails"
+        said = self._stack.api(AUTO_APPROVER).request("PATCH", path, answer, accept=(409,))
+        self._live("")
+        if "chosen_options" in said:
+            say(f"{AUTO_APPROVER}, a demonstration account, approved: {detail['subject']}")
+
+    def _look_after_services(self) -> None:
+        down = set(self._stack.down_services())
+        for name in sorted(down - self._down):
+            self._live("")
+            say(f"{name} is down; `python -m local up` in another terminal starts it again, and the run goes on")
+        self._down = down
+
+    def explain(self) -> None:
+        """What failed first, with its last words."""
+        self._live("")
+        failed = run_view.first_failure(self.instances())
+        if failed is None:
+            print(f"\nNo task failed by itself; see {self.address}")
+            return
+        task_id, index, number = failed["task_id"], failed["map_index"], failed["try_number"]
+        answer = self._api.request(
+            "GET", f"{self._path}/taskInstances/{task_id}/logs/{number}?map_index={index}&full_content=true", accept=(404,)
+        )
+        print(f"\n{task_id} failed (try {number}). Its last words:\n")
+        content = answer.get("content") if isinstance(answer, dict) else answer
+        print("\n".join(f"  {line}" for line in run_view.log_lines(content)))
+        mapped = f"/mapped/{index}" if index >= 0 else ""
+        print(f"\nAll of it: {self.address}/tasks/{task_id}{mapped}")
