@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from include.domain.outcomes import NotDone, Verdict
 from include.gates.metrics import METRICS
-from include.gates.policies import GatePolicy
+from include.gates.policy import GatePolicy
 from include.gates.results import SliceResult
 from include.gates.statistics import Interval, difference_interval, mean_interval, ratio_interval
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from include.domain.outcomes import NotDone, Verdict
 from include.gates.decide import Decision, Pair, decide, decide_reward_hacking
 from include.gates.expected import Expected
-from include.gates.policies import GROUPS, GatePolicy, GateSet
+from include.gates.policy import GROUPS, GatePolicy, GateSet
 from include.gates.results import GateReport, GateResult
 from include.gates.statistics import ratio_is_defined
 from include.gates.tables import Measurement, MeasurementTable

@@ -1,178 +1,96 @@
-"""Gate policies: what is asked of a candidate, fixed and digested before anything is measured."""
+"""From a plain mapping (a file of configs/gates) to a GateSet. Whatever is not known is refused with what would have been."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import fields
 from typing import Any
 
-from include.domain.canonical import digest
 from include.gates.errors import GateError
-from include.gates.metrics import METRICS
+from include.gates.policy import GatePolicy, GateSet, SliceRule
 
-GROUPS = (
-    "capability_format",
-    "human_pairwise",
-    "safety_privacy_refusal",
-    "multilingual_longtail",
-    "cost_latency",
-    "reward_hacking",
-)
-"""Every report shows all six; one without a gate is *not evaluated* and blocks, unless waived with a reason."""
-
-KINDS = ("absolute", "non_inferiority", "superiority", "reward_hacking")
-BASELINES = ("champion", "sft", "anchor", "base")
-SCALES = ("difference", "ratio")
-STATISTICS = ("mean", "median")
+_TOP = ("name", "version", "demonstration", "defaults", "gates", "not_built")
+_DEFAULTS = ("alpha", "min_n", "on_missing")
+_GATE = tuple(f.name for f in fields(GatePolicy))
+_SLICE = tuple(f.name for f in fields(SliceRule))
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "margin": (int, float),
+    "alpha": (int, float),
+    "min_n": (int,),
+    "version": (int,),
+    "demonstration": (bool,),
+}
 
 
-@dataclass(frozen=True)
-class SliceRule:
-    """The same gate on every slice of one key, with a margin and smallest n of its own; the worst slice decides."""
+def policies_from(data: Mapping[str, Any]) -> GateSet:
+    """The gate set that `data` describes.
 
-    by: str
-    margin: float
-    min_n: int
+    ``{name, version, demonstration, defaults: {alpha, min_n, on_missing}, gates: [{name, group, metric, …}], not_built:
+    {group: reason}}``; `against` may be one baseline or a list.
 
-
-@dataclass(frozen=True)
-class GatePolicy:
-    """One gate.
-
-    kind: absolute (against `margin` itself), non_inferiority, superiority, or reward_hacking (reward up while
-        `guarded_by` falls).
-    against: the baselines; each gives a result of its own. Without a champion, base and SFT model stand in for it.
-    margin: absolute: the threshold. Difference: how much worse is still allowed (non_inferiority), or how much better is
-        asked for (superiority); ≥ 0, in the metric's unit. Ratio: the bound on candidate / baseline.
-    scale, statistic: difference of means, or ratio of means or medians.
-    alpha: of each one-sided bound. min_n: fewest paired items.
-    waiver: a reason for which a *missing* measurement lets through; a measured one is never waived.
+    Raises:
+        GateError: an unknown, missing or ill-typed field, or a set that would let a mere copy through.
     """
-
-    name: str
-    group: str
-    metric: str
-    kind: str
-    suite: str | None = None
-    against: tuple[str, ...] = ()
-    margin: float = 0.0
-    scale: str = "difference"
-    statistic: str = "mean"
-    alpha: float = 0.05
-    min_n: int = 1
-    slices: tuple[SliceRule, ...] = ()
-    guarded_by: str | None = None
-    on_missing: str = "block"
-    waiver: str | None = None
-
-    def __post_init__(self) -> None:
-        where = f"gate {self.name}"
-        _one_of(where, "group", self.group, GROUPS)
-        _one_of(where, "metric", self.metric, METRICS)
-        _one_of(where, "kind", self.kind, KINDS)
-        _one_of(where, "scale", self.scale, SCALES)
-        _one_of(where, "statistic", self.statistic, STATISTICS)
-        _one_of(where, "on_missing", self.on_missing, ("block",))
-        for role in self.against:
-            _one_of(where, "against", role, BASELINES)
-        if not 0 < self.alpha < 0.5:
-            raise GateError(f"{where}.alpha: {self.alpha} is not between 0 and 0.5")
-        if self.min_n < 1:
-            raise GateError(f"{where}.min_n: {self.min_n} is not at least 1")
-        _check_fit(where, self)
-
-    @property
-    def direction(self) -> str:
-        return METRICS[self.metric].direction
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "against": list(self.against),
-            "slices": [asdict(rule) for rule in self.slices],
-            "direction": self.direction,
-        }
-
-    @property
-    def digest(self) -> str:
-        return digest("gate-policy", self.to_json())
+    _known(data, _TOP, "gates file")
+    defaults = _mapping(data.get("defaults", {}), "defaults")
+    _known(defaults, _DEFAULTS, "defaults")
+    gates = data.get("gates")
+    if not isinstance(gates, list) or not gates:
+        raise GateError(f"gates: expected a list of at least one gate, got {gates!r}")
+    not_built = _mapping(data.get("not_built", {}), "not_built")
+    return GateSet(
+        name=_typed(data, "name", "gates file"),
+        version=_typed(data, "version", "gates file"),
+        demonstration=_typed(data, "demonstration", "gates file"),
+        gates=tuple(_gate(gate, defaults, f"gates[{i}]") for i, gate in enumerate(gates)),
+        not_built={group: _text(reason, f"not_built.{group}") for group, reason in not_built.items()},
+    )
 
 
-def _one_of(where: str, name: str, value: str, allowed: Any) -> None:
-    if value not in allowed:
-        raise GateError(f"{where}.{name}: {value!r} is none of {', '.join(sorted(allowed))}")
+def _gate(data: Any, defaults: Mapping[str, Any], where: str) -> GatePolicy:
+    given = _mapping(data, where)
+    _known(given, _GATE, where)
+    where = f"{where} ({given['name']})" if isinstance(given.get("name"), str) else where
+    merged = {**defaults, **given}
+    for required in ("name", "group", "metric", "kind"):
+        _typed(merged, required, where)
+    values = {name: _typed(merged, name, where) for name in merged if name not in ("against", "slices")}
+    for name in ("margin", "alpha"):
+        if name in values:
+            values[name] = float(values[name])
+    against = merged.get("against", [])
+    roles = [against] if isinstance(against, str) else against
+    if not isinstance(roles, list):
+        raise GateError(f"{where}.against: expected a baseline or a list of them, got {against!r}")
+    slices = tuple(_slice(item, f"{where}.slices[{i}]") for i, item in enumerate(merged.get("slices", [])))
+    return GatePolicy(**values, against=tuple(_text(role, f"{where}.against") for role in roles), slices=slices)
 
 
-def _check_fit(where: str, policy: GatePolicy) -> None:
-    """Fields that only make sense together."""
-    if (policy.kind == "absolute") == bool(policy.against):
-        raise GateError(f"{where}.against: {'an absolute gate has no baseline' if policy.against else 'name at least one baseline'}")
-    if policy.scale == "ratio" and policy.kind != "non_inferiority":
-        raise GateError(f"{where}.scale: a ratio is for non_inferiority gates, this one is {policy.kind}")
-    if policy.statistic == "median" and policy.scale != "ratio":
-        raise GateError(f"{where}.statistic: a median is for ratios, this gate is of scale {policy.scale}")
-    if policy.kind != "absolute" and policy.margin < 0:
-        raise GateError(f"{where}.margin: {policy.margin} is below 0")
-    if policy.scale == "ratio" and policy.margin <= 0:
-        raise GateError(f"{where}.margin: the bound of a ratio is above 0, this is {policy.margin}")
-    if policy.kind == "non_inferiority" and policy.scale == "difference" and policy.margin == 0:
-        raise GateError(f"{where}.margin: without a margin nothing can be shown to be no worse; name one above 0")
-    if (policy.kind == "reward_hacking") != (policy.guarded_by is not None):
-        raise GateError(f"{where}.guarded_by: belongs to reward_hacking gates, and to all of them")
-    if policy.slices and policy.kind == "reward_hacking":
-        raise GateError(f"{where}.slices: a reward_hacking gate looks at all items together")
-    if policy.guarded_by is not None:
-        _one_of(where, "guarded_by", policy.guarded_by, METRICS)
-    if policy.suite is None and policy.metric != "latency_s":
-        raise GateError(f"{where}.suite is missing")
-    if policy.waiver is not None and not policy.waiver.strip():
-        raise GateError(f"{where}.waiver: a waiver needs a reason")
+def _slice(data: Any, where: str) -> SliceRule:
+    given = _mapping(data, where)
+    _known(given, _SLICE, where)
+    return SliceRule(_typed(given, "by", where), float(_typed(given, "margin", where)), _typed(given, "min_n", where))
 
 
-@dataclass(frozen=True)
-class GateSet:
-    """All gates of a recipe.
+def _known(data: Mapping[str, Any], names: tuple[str, ...], where: str) -> None:
+    if unknown := sorted(str(key) for key in data if key not in names):
+        raise GateError(f"{where}: {unknown[0]!r} is not known; it may have {', '.join(sorted(names))}")
 
-    demonstration: whether waivers are allowed at all.
-    not_built: group → why nothing measures it, which becomes a known risk of the release.
-    """
 
-    name: str
-    version: int
-    demonstration: bool
-    gates: tuple[GatePolicy, ...]
-    not_built: Mapping[str, str] = field(default_factory=dict)
+def _typed(data: Mapping[str, Any], name: str, where: str) -> Any:
+    if name not in data:
+        raise GateError(f"{where}: {name} is missing; it has {', '.join(sorted(data)) or 'nothing'}")
+    value, wanted = data[name], _TYPES.get(name, (str,))
+    if not isinstance(value, wanted) or (isinstance(value, bool) and bool not in wanted):
+        raise GateError(f"{where}.{name}: {value!r} is not {' or '.join(kind.__name__ for kind in wanted)}")
+    return value
 
-    def __post_init__(self) -> None:
-        where = f"gates {self.name}@{self.version}"
-        names = [gate.name for gate in self.gates]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise GateError(f"{where}: two gates are called {twice[0]!r}")
-        if not any(gate.kind == "superiority" for gate in self.gates):
-            raise GateError(f"{where}: no gate of kind superiority; name at least one thing that must get better, or a mere copy passes")
-        self._check_groups(where)
 
-    def _check_groups(self, where: str) -> None:
-        gated = {gate.group for gate in self.gates}
-        for group, reason in self.not_built.items():
-            _one_of(where, "not_built", group, GROUPS)
-            if not reason.strip():
-                raise GateError(f"{where}.not_built.{group}: a waiver needs a reason")
-            if group in gated:
-                raise GateError(f"{where}.not_built.{group}: gates of this group are there; it cannot be waived as not built")
-        waivers = [*self.not_built, *(gate.name for gate in self.gates if gate.waiver is not None)]
-        if waivers and not self.demonstration:
-            raise GateError(f"{where}: {waivers[0]} is waived, which only a set marked `demonstration: true` may do")
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise GateError(f"{where}: {value!r} is not text")
+    return value
 
-    @property
-    def reference(self) -> str:
-        return f"{self.name}@{self.version}"
 
-    @property
-    def digest(self) -> str:
-        body = {
-            "name": self.name,
-            "version": self.version,
-            "demonstration": self.demonstration,
-            "gates": [gate.digest for gate in self.gates],
-            "not_built": dict(self.not_built),
-        }
-        return digest("gate-set", body)
+def _mapping(value: Any, where: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise GateError(f"{where}: expected a mapping, got {value!r}")
+    return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.domain.outcomes import Verdict
+from include.gates import render
 
 WAIVABLE = ("missing", "not_built")
 """Causes of *not evaluated* that a waiver covers. A measurement that is there and is refused is never waived."""
@@ -106,6 +107,14 @@ class GateReport:
     @property
     def digest(self) -> str:
         return digest("gate-report", self.to_json())
+
+    def table(self) -> str:
+        """The report for a terminal."""
+        return render.table(self)
+
+    def markdown(self) -> str:
+        """The report for a page."""
+        return render.markdown(self)
 
 
 def _plain(value: Any) -> Any:

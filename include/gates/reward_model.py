@@ -8,7 +8,7 @@ from include.domain.canonical import digest
 from include.gates.decide import Decision, Pair, decide
 from include.gates.errors import GateError
 from include.gates.judge import GATE_CODE
-from include.gates.policies import GatePolicy
+from include.gates.policy import GatePolicy
 from include.gates.results import GateReport, GateResult
 from include.gates.statistics import mean_interval
 from include.gates.tables import Measurement, MeasurementTable, table_from

@@ -24,7 +24,10 @@ class ItemValue:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row, with everything that must be equal before it is compared with another."""
+    """One row, with everything that must be equal before it is compared with another.
+
+    deployment: empty for what is never deployed (a reward model).
+    """
 
     role: str
     model: str
@@ -89,8 +92,9 @@ def _latency_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measurement]:
 
 
 def _measurement(row: Mapping[str, Any], metric: str, items: tuple[ItemValue, ...], where: str) -> Measurement:
-    names = ("role", "model", "deployment", "suite", "suite_digest", "scorer", "generation", "backend")
-    return Measurement(metric=metric, items=items, **{name: str(_of(row, name, where)) for name in names})
+    names = ("role", "model", "suite", "suite_digest", "scorer", "generation", "backend")
+    deployment = str(row.get("deployment") or "")
+    return Measurement(metric=metric, items=items, deployment=deployment, **{name: str(_of(row, name, where)) for name in names})
 
 
 def _items(values: Sequence[Mapping[str, Any]], field_name: str, where: str) -> tuple[ItemValue, ...]:

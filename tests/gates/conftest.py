@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from include.gates.policies import GateSet
-from include.gates.reader import policies_from
+from include.gates.policies import policies_from
+from include.gates.policy import GateSet
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "gates"
 

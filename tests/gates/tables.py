@@ -9,11 +9,11 @@ from include.domain.canonical import digest
 from include.domain.spec import RunSpec
 from include.gates.expected import Expected, expected_from
 from include.gates.judge import judge
-from include.gates.policies import GateSet
+from include.gates.policy import GateSet
 from include.gates.results import GateReport
 from include.gates.tables import table_from
 
-SUITES = ("asdiv", "piqa", "bbq")
+SUITES = ("word_problems", "piqa", "bbq")
 SCORERS = ("exact_match", "asked_form", "length_tokens", "likelihood_choice", "bbq_accuracy", "reward_score")
 GENERATION = {"temperature": 0.0, "max_new_tokens": 40}
 ROLES = ("candidate", "base", "sft", "champion", "anchor")
@@ -60,15 +60,15 @@ def good(roles: tuple[str, ...] = ROLES) -> dict[str, Any]:
     for role in roles:
         better = role == "candidate"
         columns: Mapping[tuple[str, str], Callable[[int], float]] = {
-            ("asdiv", "exact_match"): lambda i: float(i % 5 == 0),
-            ("asdiv", "asked_form"): lambda i, better=better: float(better or i % 2 == 0),
-            ("asdiv", "length_tokens"): lambda i: 20.0 + i % 7,
-            ("asdiv", "reward_score"): lambda i, better=better: 0.1 * (i % 9) + (0.5 if better else 0.0),
+            ("word_problems", "exact_match"): lambda i: float(i % 5 == 0),
+            ("word_problems", "asked_form"): lambda i, better=better: float(better or i % 2 == 0),
+            ("word_problems", "length_tokens"): lambda i: 20.0 + i % 7,
+            ("word_problems", "reward_score"): lambda i, better=better: 0.1 * (i % 9) + (0.5 if better else 0.0),
             ("piqa", "likelihood_choice"): lambda i: float(i % 3 != 0),
             ("bbq", "bbq_accuracy"): lambda i: float(i % 2 == 0),
         }
         rows += [{**_row(role, suite, metric, values, N), "metric": metric} for (suite, metric), values in columns.items()]
-        latency.append(_row(role, "asdiv", "latency_s", lambda i: 1.0 + 0.01 * (i % 3), 16, "seconds"))
+        latency.append(_row(role, "word_problems", "latency_s", lambda i: 1.0 + 0.01 * (i % 3), 16, "seconds"))
     return {"schema": "align/measurements/v1", "rows": rows, "latency": latency}
 
 

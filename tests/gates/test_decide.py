@@ -4,7 +4,7 @@ import pytest
 
 from include.domain.outcomes import Verdict
 from include.gates.decide import Pair, decide, decide_reward_hacking
-from include.gates.policies import GatePolicy, SliceRule
+from include.gates.policy import GatePolicy, SliceRule
 
 
 def policy(**changes: object) -> GatePolicy:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from include.domain.outcomes import Verdict
-from include.gates.policies import GROUPS, GateSet
+from include.gates.policy import GROUPS, GateSet
 from include.gates.results import GateReport
 from tests.gates.tables import ROLES, change, good, judged, some
 
@@ -122,7 +122,7 @@ def test_an_empty_table_is_never_a_pass(quickstart: GateSet) -> None:
 def test_too_few_items_are_inconclusive_however_good(quickstart: GateSet) -> None:
     data = good()
     for row in data["rows"]:
-        row["items"] = row["items"][:199] if row["suite"] == "asdiv" else row["items"]
+        row["items"] = row["items"][:199] if row["suite"] == "word_problems" else row["items"]
     report = judged(quickstart, data)
     assert blocked(report)["asked_form_better/sft"] == (Verdict.INCONCLUSIVE, "too_few")
 

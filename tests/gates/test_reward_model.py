@@ -6,14 +6,13 @@ import pytest
 
 from include.domain.outcomes import Verdict
 from include.gates.errors import GateError
-from include.gates.render import table
 from include.gates.reward_model import reward_model_gate
 from tests.gates.tables import some
 
 
 def measurements(right: list[float], chosen: list[float], rejected: list[float]) -> dict[str, Any]:
     columns = {"pair_accuracy": right, "chosen_tokens": chosen, "rejected_tokens": rejected}
-    shared = {"role": "reward_model", "model": some("m"), "deployment": some("m"), "suite": "pairs", "suite_digest": some("s")}
+    shared = {"role": "reward_model", "model": some("m"), "deployment": None, "suite": "pairs", "suite_digest": some("s")}
     shared |= {"scorer": some("c"), "generation": some("g"), "backend": some("b")}
     rows = [
         {**shared, "metric": metric, "items": [{"id": str(i), "group": str(i), "value": v} for i, v in enumerate(values)]}
@@ -63,7 +62,7 @@ def test_accuracy_by_length_and_length_matched_is_reported() -> None:
     assert report.notes[0].startswith("all pairs: accuracy 0.750")
     assert report.notes[1].startswith("length-matched pairs: accuracy 0.750")
     assert report.notes[1].endswith("n=60")
-    assert "longer answer was chosen" in table(report)
+    assert "longer answer was chosen" in report.table()
 
 
 def test_an_accuracy_that_is_too_good_is_a_warning() -> None:

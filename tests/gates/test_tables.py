@@ -24,8 +24,8 @@ def broken(change: Any) -> dict[str, Any]:
         (lambda d: d["rows"][0]["items"][3].update(value=float("nan")), r"rows\[0\].items\[3\].value: nan is not a finite number"),
         (lambda d: d["rows"][0]["items"][3].update(value=None), r"items\[3\]: value is missing"),
         (lambda d: d["rows"][0]["items"][3].update(value="1"), "'1' is not a finite number"),
-        (lambda d: d["rows"][0]["items"][3].update(id="asdiv-0"), "item asdiv-0 stands twice"),
-        (lambda d: d["rows"].append(d["rows"][0]), "exact_match of candidate on asdiv stands twice"),
+        (lambda d: d["rows"][0]["items"][3].update(id="word_problems-0"), "item word_problems-0 stands twice"),
+        (lambda d: d["rows"].append(d["rows"][0]), "exact_match of candidate on word_problems stands twice"),
         (lambda d: d["latency"][0].pop("samples"), r"latency\[0\]: samples is missing"),
     ],
 )
@@ -42,7 +42,7 @@ def test_latency_is_a_metric_of_seconds() -> None:
 
 def test_what_is_expected_comes_from_the_evaluations_own_specification() -> None:
     found = expected_from(spec())
-    assert (set(found.models), set(found.deployments), set(found.suites)) == (set(ROLES), set(ROLES), {"asdiv", "piqa", "bbq"})
+    assert (set(found.models), set(found.deployments), set(found.suites)) == (set(ROLES), set(ROLES), {"word_problems", "piqa", "bbq"})
 
 
 def test_a_model_without_deployment_is_refused() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from include.gates.errors import GateError
-from include.gates.reader import policies_from
+from include.gates.policies import policies_from
 from tests.gates.conftest import CONFIGS, read
 
 

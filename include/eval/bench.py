@@ -1,0 +1,132 @@
+"""Does the units of an evaluation: holds at most one policy at a time, but for latency, where all are side by side."""
+
+import gc
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from include.eval import reward_score
+from include.eval.answers import Asked, answer
+from include.eval.deployment import Deployment, sampling_of
+from include.eval.errors import EvaluationError
+from include.eval.findings import Findings
+from include.eval.latency import Served, hardware, side_by_side
+from include.eval.likelihood import option_log_probs
+from include.eval.models import load_policy, load_reward_model, load_tokenizer
+from include.eval.plan import Evaluation, Unit
+from include.eval.suites import Entry
+from include.runtime.chat import prompt_ids
+from include.runtime.job import Job
+from include.runtime.reward_stats import RewardNormaliser
+
+DEFAULT_ROWS = 64
+
+
+class Bench:
+    """Models come and go; what they said is in `findings`."""
+
+    def __init__(self, job: Job, evaluation: Evaluation) -> None:
+        self.job = job
+        self.evaluation = evaluation
+        self.findings = Findings()
+        self.rows = job.settings.positive("generation_batch", DEFAULT_ROWS)
+        self.roles = {d.digest: role for role, d in sorted(evaluation.deployments.items(), reverse=True)}
+        self.tokenizer = load_tokenizer(job.input(f"model_{evaluation.measured[0]}"))
+        self._held: tuple[str, Any] | None = None
+
+    def run(self, unit: Unit) -> dict[str, float]:
+        """Does one unit and gives its figures."""
+        return {"answers": self._answers, "choices": self._choices, "rewards": self._rewards, "latency": self._latency}[unit.kind](unit)
+
+    def _deployment(self, unit: Unit) -> Deployment:
+        return self.evaluation.deployments[self.roles[unit.deployment]]
+
+    def _entries(self, unit: Unit) -> Sequence[Entry]:
+        return self.evaluation.suites[unit.suite].entries[unit.start : unit.end]
+
+    def _policy(self, deployment: Deployment) -> Any:
+        return self._hold(
+            deployment.digest, lambda: load_policy(self.job.input(f"model_{self.roles[deployment.digest]}"), deployment.dtype)
+        )
+
+    def _hold(self, name: str, load: Any) -> Any:
+        """The model `name`; the one held before is let go first."""
+        if self._held is None or self._held[0] != name:
+            self._held = None
+            gc.collect()
+            self._held = (name, load())
+        return self._held[1]
+
+    def _asked(self, deployment: Deployment, entry: Entry) -> Asked:
+        return Asked(entry.id, deployment.messages(entry.item.prompt.messages), entry.item.prompt.tools)
+
+    def _answers(self, unit: Unit) -> dict[str, float]:
+        deployment, started = self._deployment(unit), time.monotonic()
+        sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
+        asked = [self._asked(deployment, entry) for entry in self._entries(unit)]
+        model = self._policy(deployment)
+        written = answer(model, self.tokenizer, asked, sampling, self.job.seed, self.rows)
+        seconds, tokens = time.monotonic() - started, sum(len(one.tokens) for one in written)
+        self.findings.answers[unit.deployment][unit.suite] += written
+        self.findings.generation_seconds += seconds
+        self.findings.generated_tokens += tokens
+        return {
+            "tokens": float(tokens),
+            "tokens_per_s": tokens / seconds,
+            "ended": sum(a.finish_reason == "eos" for a in written) / len(written),
+        }
+
+    def _choices(self, unit: Unit) -> dict[str, float]:
+        deployment, started = self._deployment(unit), time.monotonic()
+        entries = self._entries(unit)
+        prompts = [self._prompt_ids(deployment, entry) for entry in entries]
+        options = [[self._ids(option) for option in entry.item.options or ()] for entry in entries]
+        found = option_log_probs(self._policy(deployment), prompts, options, self.rows)
+        self.findings.choices[unit.deployment][unit.suite] += found
+        return {"items": float(len(found)), "items_per_s": len(found) / (time.monotonic() - started)}
+
+    def _prompt_ids(self, deployment: Deployment, entry: Entry) -> list[int]:
+        return prompt_ids(self.tokenizer, deployment.messages(entry.item.prompt.messages), entry.item.prompt.tools)
+
+    def _ids(self, text: str) -> list[int]:
+        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+
+    def _rewards(self, unit: Unit) -> dict[str, float]:
+        """Scores the answers, after the prompt as the suite gives it: a reward model knows no deployment."""
+        folder = self.job.input("reward_model")
+        model = self._hold("reward_model", lambda: load_reward_model(folder))
+        entries = self._entries(unit)
+        prompts = [prompt_ids(self.tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
+        written = self.findings.answers[unit.deployment][unit.suite][unit.start : unit.end]
+        found = reward_score.scores(model, RewardNormaliser.read(folder), prompts, written, self.rows)
+        self.findings.rewards[unit.deployment][unit.suite] += found
+        return {"reward": sum(found) / len(found)}
+
+    def _latency(self, unit: Unit) -> dict[str, float]:
+        self._held = None
+        gc.collect()
+        timed = {self.evaluation.deployments[role].digest: self.evaluation.deployments[role] for role in self.evaluation.timed}
+        served = {name: self._served(one) for name, one in timed.items()}
+        requests = [{name: self._asked(one, entry) for name, one in timed.items()} for entry in self._entries(unit)]
+        self.findings.latency = side_by_side(served, requests, self.job.seed, self.job.check_stop)
+        self.findings.hardware = hardware()
+        return {"requests": float(len(requests)), "deployments": float(len(served))}
+
+    def _served(self, deployment: Deployment) -> Served:
+        folder = self.job.input(f"model_{self.roles[deployment.digest]}")
+        sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
+        return Served(load_policy(folder, deployment.dtype), self.tokenizer, sampling)
+
+    def capture(self) -> bytes:
+        return self.findings.to_bytes()
+
+    def restore(self, data: bytes) -> None:
+        self.findings = Findings.from_bytes(data)
+
+    def check(self) -> None:
+        """Everything asked for is there, once."""
+        for unit in self.evaluation.units():
+            if unit.kind != "latency":
+                seen = len(getattr(self.findings, unit.kind)[unit.deployment][unit.suite])
+                if seen < unit.end:
+                    raise EvaluationError(f"{unit.kind} of {unit.suite} hold {seen} items, {unit.end} were asked for")

@@ -1,0 +1,82 @@
+"""The deployment that is measured: weights with everything else that decides an answer. Its digest is checked, not believed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.domain.canonical import check_digest, digest
+from include.domain.records import Message
+from include.eval.errors import EvaluationError
+from include.runtime.generation import Sampling
+
+ENGINE = "transformers"
+_KEYS = (
+    "weights",
+    "adapter",
+    "quantisation",
+    "engine",
+    "dtype",
+    "tokenizer",
+    "chat_template",
+    "system_prompt",
+    "generation",
+)
+_GENERATION = ("temperature", "top_p", "top_k", "max_new_tokens")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What `spec.config.deployments` says of one role."""
+
+    digest: str
+    weights: str
+    dtype: str
+    tokenizer: str
+    chat_template: str
+    system_prompt: str | None
+    generation: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any], where: str) -> "Deployment":
+        """Refuses another digest than its own content gives, and what this engine cannot run."""
+        body = {key: item for key, item in value.items() if key != "digest"}
+        if set(body) != set(_KEYS):
+            wrong = sorted(set(body) ^ set(_KEYS))
+            raise EvaluationError(f"{where}: {wrong[0]!r} is missing or not known; a deployment has {', '.join(_KEYS)}")
+        if (seen := digest("deployment", body)) != check_digest(value.get("digest"), f"{where}.digest"):
+            raise EvaluationError(f"{where} says digest {value.get('digest')}, its own content gives {seen}")
+        if body["adapter"] is not None or body["quantisation"] != "none" or body["engine"] != ENGINE:
+            seen = f"adapter {body['adapter']}, quantisation {body['quantisation']}, engine {body['engine']}"
+            raise EvaluationError(f"{where}: {seen}; this program measures whole, unquantised weights on {ENGINE}")
+        kept = {name: body[name] for name in ("weights", "dtype", "tokenizer", "chat_template", "system_prompt", "generation")}
+        return cls(digest=value["digest"], **kept)
+
+    def messages(self, prompt: Sequence[Message]) -> list[Message]:
+        """The prompt as the deployment shows it to the model."""
+        return with_system_prompt(self.system_prompt, prompt)
+
+    def generation_settings(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """The deployment's defaults, overridden by what the evaluation asks for: digested as ``generation``."""
+        return {**self.generation, **asked}
+
+
+def with_system_prompt(system_prompt: str | None, prompt: Sequence[Message]) -> list[Message]:
+    """The system prompt first, unless the prompt brings one of its own."""
+    if not system_prompt or prompt[0].role == "system":
+        return list(prompt)
+    return [Message("system", system_prompt), *prompt]
+
+
+def sampling_of(settings: Mapping[str, Any], where: str) -> Sampling:
+    """Generation settings as the runtime takes them."""
+    if unknown := sorted(set(settings) - set(_GENERATION)):
+        raise EvaluationError(f"{where}.{unknown[0]} is not known; generation has {', '.join(_GENERATION)}")
+    if "temperature" not in settings or "max_new_tokens" not in settings:
+        raise EvaluationError(f"{where}: temperature and max_new_tokens must be named, there is {', '.join(sorted(settings))}")
+    top_k = settings.get("top_k")
+    return Sampling(
+        temperature=float(settings["temperature"]),
+        top_p=float(settings.get("top_p") or 1.0),
+        top_k=int(top_k) if top_k is not None else None,
+        max_new_tokens=int(settings["max_new_tokens"]),
+    )

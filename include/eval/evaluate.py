@@ -1,0 +1,41 @@
+"""Evaluation: several deployments, by role, measured side by side on the hold-out, every item's value kept.
+
+    python -m include.eval.evaluate --spec RUN/spec.json --placement ATTEMPT/placement.json --out ATTEMPT
+
+Inputs: model_<role> (candidate, base, sft, champion, anchor), suite_<name>, and reward_model where rewards are wanted.
+Output: `measurements` (measurements.json), which gates are judged on. The hold-out is read once, here; deployments that
+are the same one under two roles are measured once.
+"""
+
+import json
+from collections.abc import Sequence
+
+from include.eval.bench import Bench
+from include.eval.loop import run_units
+from include.eval.measurements import means, measurements
+from include.eval.plan import Evaluation
+from include.runtime.job import Job, run_program
+
+
+def evaluate(job: Job) -> None:
+    evaluation = Evaluation.of(job)
+    bench = Bench(job, evaluation)
+    for suite in evaluation.suites.values():
+        if "reward_score" in suite.scorers and evaluation.rewarded_items == 0:
+            job.warn(f"suite {suite.name}: reward_score is not measured, there is no reward model or no item to reward")
+    run_units(job, bench, evaluation.units(), lambda figures: int(figures.get("tokens", 0)))
+    bench.check()
+    body = measurements(evaluation, bench.findings)
+    with job.output("measurements", "report") as folder:
+        (folder / "measurements.json").write_text(json.dumps(body, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+    found = bench.findings
+    figures = {**means(body), "generation_seconds": found.generation_seconds, "generated_tokens": float(found.generated_tokens)}
+    job.complete(figures, summary={"deployments": {role: one.digest for role, one in evaluation.deployments.items()}})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return run_program("evaluate", evaluate, argv)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

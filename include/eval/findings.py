@@ -1,0 +1,51 @@
+"""What an evaluation has found so far: plain values by deployment and suite, saved after every unit of work."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.eval.answers import Answer
+from include.eval.latency import Sample
+
+Values = dict[str, dict[str, list[Any]]]
+
+
+def _nested() -> Values:
+    return defaultdict(lambda: defaultdict(list))
+
+
+@dataclass
+class Findings:
+    """deployment → suite → one value an entry, in the suite's order: answers, log-probabilities of options, rewards."""
+
+    answers: Values = field(default_factory=_nested)
+    choices: Values = field(default_factory=_nested)
+    rewards: Values = field(default_factory=_nested)
+    latency: dict[str, list[Sample]] = field(default_factory=dict)
+    hardware: str = ""
+    generation_seconds: float = 0.0
+    generated_tokens: int = 0
+
+    def to_bytes(self) -> bytes:
+        body = {
+            "answers": {d: {s: [a.to_json() for a in found] for s, found in suites.items()} for d, suites in self.answers.items()},
+            "choices": self.choices,
+            "rewards": self.rewards,
+            "latency": {d: [vars(sample) for sample in samples] for d, samples in self.latency.items()},
+            "hardware": self.hardware,
+            "generation_seconds": self.generation_seconds,
+            "generated_tokens": self.generated_tokens,
+        }
+        return json.dumps(body, sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Findings":
+        body = json.loads(data)
+        found = cls(hardware=body["hardware"], generation_seconds=body["generation_seconds"], generated_tokens=body["generated_tokens"])
+        for kind, target in (("answers", found.answers), ("choices", found.choices), ("rewards", found.rewards)):
+            for deployment, suites in body[kind].items():
+                for suite, values in suites.items():
+                    target[deployment][suite] = [Answer.from_json(v) for v in values] if kind == "answers" else values
+        found.latency = {d: [Sample(**sample) for sample in samples] for d, samples in body["latency"].items()}
+        return found
