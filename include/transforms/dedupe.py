@@ -1,6 +1,6 @@
 """Rows that say the same thing twice. Which row stays does not depend on the order in which rows came."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -10,22 +10,27 @@ from include.transforms.draft import Draft
 from include.transforms.near import NearIndex
 
 
+@dataclass(frozen=True)
+class Drop:
+    """One row that was left out: ``source:line``, why, and what it is like, where it is like another."""
+
+    row: str
+    reason: str
+    like: str = ""
+
+
 @dataclass
 class Dropped:
-    """What was dropped, by reason, with the first few examples of each."""
+    """Every row that was left out."""
 
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    examples: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    drops: list[Drop] = field(default_factory=list)
 
-    def add(self, reason: str, where: str) -> None:
-        self.counts[reason] += 1
-        if len(self.examples[reason]) < 5:
-            self.examples[reason].append(where)
+    def add(self, reason: str, row: str, like: str = "") -> None:
+        self.drops.append(Drop(row, reason, like))
 
-    def merge(self, other: "Dropped") -> None:
-        for reason, count in other.counts.items():
-            self.counts[reason] += count
-            self.examples[reason] = (self.examples[reason] + other.examples[reason])[:5]
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(sorted(Counter(drop.reason for drop in self.drops).items()))
 
 
 def place(draft: Draft) -> str:
@@ -129,7 +134,7 @@ def apart_from(drafts: Iterable[Draft], protected: NearIndex, reason: str, dropp
     kept = []
     for draft in drafts:
         if match := protected.match(draft.prompt_text):
-            dropped.add(reason, f"{place(draft)} like {match}")
+            dropped.add(reason, place(draft), match)
         else:
             kept.append(draft)
     return kept

@@ -34,15 +34,19 @@ class RawRow:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A row that was set aside: where it stood, why, and what it was."""
+    """A row that was set aside: where it stood, why, and what it was.
+
+    deliberate: no defect, but a row that this use of the source leaves out; it does not count against the allowed share.
+    """
 
     source: str
     line: int
     reason: str
     raw: str
+    deliberate: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"source": self.source, "line": self.line, "reason": self.reason, "raw": self.raw}
+        return dict(vars(self))
 
 
 def open_file(path: str, filesystem: Any = None) -> BinaryIO:

@@ -9,7 +9,7 @@ from include.transforms.errors import SourceError
 from include.transforms.hub import read_hub
 from include.transforms.readers import Quarantined, RawRow, file_digest, read_delimited, read_json_array, read_jsonl, read_parquet
 
-FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "hub")
+FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "hub", "generated")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,14 @@ class Source:
 
 
 def read_source(source: Source, filesystem: Any = None) -> Iterator[RawRow | Quarantined]:
-    """Raw rows of a source; `filesystem` is a ready fsspec filesystem for the uri, None for this machine's disk."""
-    if source.format == "jsonl":
+    """Raw rows of a source; `filesystem` is a ready fsspec filesystem for the uri, None for this machine's disk.
+
+    A generated source has none: its mapping makes them from a seed.
+    """
+    rows: Iterator[RawRow | Quarantined]
+    if source.format == "generated":
+        rows = iter(())
+    elif source.format == "jsonl":
         rows = read_jsonl(source.uri, filesystem)
     elif source.format == "json":
         rows = read_json_array(source.uri, filesystem)
@@ -66,7 +72,9 @@ def _renamed(source: Source, value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def source_digest(source: Source, rows: list[RawRow | Quarantined], filesystem: Any = None) -> str:
-    """What the rows were derived from: the file's sha256, or for a hub set its commit and the rows read."""
+    """What the rows were derived from: the file's sha256; for a hub set its commit and the rows read."""
+    if source.format == "generated":
+        return digest("generated-source", {"uri": source.uri})
     if source.format != "hub":
         return file_digest(source.uri, filesystem)
     body = digest_rows("hub-rows", ({"line": row.line, "raw": row.raw} for row in rows))

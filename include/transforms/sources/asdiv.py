@@ -36,11 +36,11 @@ def problem_of(row: RawRow, source: Source, verifier_version: str) -> Problem | 
     """The row as a problem; without a plain number for its answer it is set aside."""
     try:
         passage, question, answer = (_text(row, name) for name in ("passage", "question", "answer"))
-        match = _ANSWER.match(answer)
-        if match is None:
-            raise RowError(f"{NOT_PLAIN}: {answer!r}")
     except RowError as error:
         return Quarantined(source.name, row.line, str(error), row.raw)
+    match = _ANSWER.match(answer)
+    if match is None:
+        return Quarantined(source.name, row.line, f"{NOT_PLAIN}: {answer!r}", row.raw, deliberate=True)
     value = Fraction(match.group(1).replace(",", "") + (match.group(2) or ""))
     text = f"{passage} {question}"
     draft = Draft(
