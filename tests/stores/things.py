@@ -9,7 +9,7 @@ from include.domain.canonical import digest, sha256_bytes
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report, RunSpec
 from include.stores.catalog import Catalog
-from include.stores.catalog.dossiers import Dossier
+from include.stores.catalog.releases import Dossier
 from include.stores.catalog.runs import Committed
 
 STORE = "sftp://cluster-a/store"
@@ -79,7 +79,7 @@ def deployment_body(weights: str, system_prompt: str = "") -> dict[str, Any]:
 
 
 def deploy(catalog: Catalog, name: str, weights: str) -> str:
-    return catalog.dossiers.register_deployment(name, deployment_body(weights))
+    return catalog.releases.register_deployment(name, deployment_body(weights))
 
 
 def dossier(catalog: Catalog, deployment: str, name: str = "helper", **changes: Any) -> Dossier:
@@ -90,18 +90,17 @@ def dossier(catalog: Catalog, deployment: str, name: str = "helper", **changes: 
         "champion": catalog.ledger.champion(name),
         "approvals_needed": 1,
         "demonstration": False,
-        "canary": {"kind": "none"},
-        "evidence": {"gates": some_digest("gates"), "known_risks": []},
+        "body": {"gates": some_digest("gates"), "known_risks": [], "canary": {"kind": "none"}},
     }
     made = Dossier(**(body | changes))
-    catalog.dossiers.file(made)
+    catalog.releases.file_dossier(made)
     return made
 
 
 def release(catalog: Catalog, deployment: str, name: str = "helper", run_id: str = "run", **changes: Any) -> Dossier:
     """The whole way from dossier to champion."""
     made = dossier(catalog, deployment, name, **changes)
-    catalog.dossiers.ask(made.digest, run_id, "olga")
-    catalog.dossiers.approve(made.digest, "anna", "looks right")
-    catalog.releases.release(made.digest, made, "release task")
+    catalog.releases.ask(made.digest, run_id, "olga")
+    catalog.releases.approve(made.digest, "anna", "looks right")
+    catalog.releases.release(made.digest, made.body, "release task")
     return made

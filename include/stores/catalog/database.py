@@ -23,8 +23,10 @@ Row = Mapping[Any, Any]
 
 BUSY_TIMEOUT_S = 30
 NETWORK_FILE_SYSTEMS = frozenset(
-    ("9p", "afs", "beegfs", "ceph", "cifs", "coda", "cxfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4")
-    + ("ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs")
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "cxfs", "gfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs"),
+        *("nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
+    )
 )
 NETWORK_FUSE = ("sshfs", "glusterfs", "ceph", "s3fs", "gcsfuse", "rclone", "juicefs", "beegfs", "weka", "smb", "nfs")
 TOPICS = ("migrate", "runs", "receipts", "datasets", "labels", "measurements", "ledger", "lineage", "requests", "artifacts")

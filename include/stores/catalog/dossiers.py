@@ -15,6 +15,7 @@ from include.stores.catalog.tables_work import edges
 from include.stores.errors import ApproverRefused, Conflict, NotFound
 
 DEPLOYMENT_FIELDS = ("weights", "quantisation", "engine", "tokenizer", "chat_template", "system_prompt", "generation")
+CANARIES = ("shadow", "router", "none")
 ACCOUNTS = ("person", "demonstration")
 OPEN, APPROVED, REJECTED, NO_ANSWER = "open", "approved", "rejected", "no_answer"
 
@@ -31,29 +32,34 @@ def deployment_digest(body: Mapping[str, Any]) -> str:
 class Dossier:
     """What is approved. A change in any field is another digest, and voids the approval.
 
+    body: the evidence: gates and policies by digest, datasets with imported share and licences, known risks, recipe, and the
+        plan ``canary: {"kind": "shadow" | "router" | "none", …}``.
     champion: digest of the champion's deployment that it was compared with, None for a first release.
-    evidence: gates and policies by digest, datasets with imported share and licences, known risks, recipe.
-    canary: {"kind": "shadow" | "router" | "none", …}.
     demonstration: the recipe is a demonstration, so demonstration accounts may approve.
     """
 
     name: str
     deployment: str
+    body: Mapping[str, Any]
     champion: str | None
     approvals_needed: int
     demonstration: bool
-    canary: Mapping[str, Any]
-    evidence: Mapping[str, Any]
 
     def __post_init__(self) -> None:
         check_digest(self.deployment, "dossier.deployment")
         if self.approvals_needed < 1:
             raise RecordError("dossier.approvals_needed must be 1 or more: nothing is released unasked")
-        if self.canary.get("kind") not in ("shadow", "router", "none"):
-            raise RecordError(f"dossier.canary.kind {self.canary.get('kind')!r} is none of shadow, router, none")
+        if self.canary not in CANARIES:
+            raise RecordError(f"dossier.body.canary.kind {self.canary!r} is none of {', '.join(CANARIES)}")
+
+    @property
+    def canary(self) -> str | None:
+        """The kind of canary that is planned."""
+        plan = self.body.get("canary")
+        return plan.get("kind") if isinstance(plan, Mapping) else None
 
     def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "canary": dict(self.canary), "evidence": dict(self.evidence)}
+        return {**vars(self), "body": dict(self.body)}
 
     @property
     def digest(self) -> str:
@@ -103,7 +109,7 @@ class Dossiers:
             raise NotFound(f"deployment {digest_} is not in the catalog")
         return dict(body)
 
-    def file(self, dossier: Dossier) -> str:
+    def file_dossier(self, dossier: Dossier) -> str:
         """Keeps the dossier and gives its digest."""
         with self._db.write("ledger") as connection:
             row = {
@@ -114,7 +120,7 @@ class Dossiers:
             insert_new(connection, dossiers, row)
         return dossier.digest
 
-    def get(self, dossier: str) -> Dossier:
+    def dossier(self, dossier: str) -> Dossier:
         with self._db.read() as connection:
             return load_dossier(connection, dossier)
 

@@ -3,7 +3,6 @@
 from include.stores.catalog.artifacts import Artifacts
 from include.stores.catalog.database import Clock, Database, system_clock
 from include.stores.catalog.datasets import Datasets
-from include.stores.catalog.dossiers import Dossiers
 from include.stores.catalog.labels import Labels
 from include.stores.catalog.ledger import Ledger
 from include.stores.catalog.lineage import Lineage
@@ -21,7 +20,6 @@ class Catalog:
         self.database = database
         self.artifacts = Artifacts(database)
         self.datasets = Datasets(database)
-        self.dossiers = Dossiers(database)
         self.labels = Labels(database)
         self.ledger = Ledger(database)
         self.lineage = Lineage(database)

@@ -1,7 +1,7 @@
 """What happened to labels, the snapshots that runs froze, and suppressed persons. Texts never come here."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,17 +14,6 @@ from include.stores.catalog.tables_evidence import label_events, snapshots, supp
 from include.stores.errors import StoreError
 
 EVENT_KINDS = ("collected", "superseded", "withdrawn", "restored")
-
-
-@dataclass(frozen=True)
-class CollectedLabel:
-    """What the catalog keeps of a label: ids, its digest, and what it was made under."""
-
-    label_id: str
-    batch_id: str
-    label_digest: str
-    rubric_version: str
-    annotator_kind: str
 
 
 @dataclass(frozen=True)
@@ -45,11 +34,11 @@ class Snapshot:
 
     run_id: str
     name: str
-    high_water_mark: str
+    high_water_mark: int | str
     digest: str
     uri: str
-    body: Mapping[str, Any] = field(default_factory=dict)
-    created_at: str = ""
+    body: Mapping[str, Any]
+    created_at: str
 
 
 class Labels:
@@ -58,11 +47,16 @@ class Labels:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def collected(self, labels: Sequence[CollectedLabel], actor: str) -> None:
-        """Makes labels known by id, batch and digest; each label once for each digest."""
+    def collected(self, labels: Sequence[Mapping[str, Any]], actor: str = "pipeline") -> None:
+        """Makes labels known, each once: their ids, digest and what they were made under, never who made them.
+
+        Args:
+            labels: whole labels as JSON (`Label.to_json`).
+        """
+        rows = [{**label, "label_digest": digest("label", dict(label))} for label in labels]
         with self._db.write("labels") as connection:
             now = self._db.now()
-            insert_once(connection, label_events, [_event_row(vars(label), "collected", actor, {}, now) for label in labels])
+            insert_once(connection, label_events, [_event_row(row, "collected", actor, {}, now) for row in rows])
 
     def event(self, label_id: str, kind: str, actor: str, detail: Mapping[str, Any] | None = None) -> None:
         """Records that a label was superseded, withdrawn or restored; a withdrawal is a row of the ledger too."""
@@ -88,17 +82,20 @@ class Labels:
             for piece in chunks(label_ids):
                 wanted = sa.and_(label_events.c.label_id.in_(piece), label_events.c.kind.in_(("withdrawn", "restored")))
                 query = sa.select(label_events.c.label_id, label_events.c.kind).where(wanted).order_by("at")
-                state |= {label_id: kind for label_id, kind in connection.execute(query)}
+                state |= {row.label_id: row.kind for row in connection.execute(query)}
         return {label_id for label_id, kind in state.items() if kind == "withdrawn"}
 
-    def record_snapshot(self, seen: Snapshot) -> Snapshot:
+    def record_snapshot(
+        self, run_id: str, name: str, high_water_mark: int | str, digest_: str, uri: str, body: Mapping[str, Any] | None = None
+    ) -> Snapshot:
         """Freezes what a run saw; the first call of a run and name wins, and later ones get it back."""
-        check_digest(seen.digest, f"snapshot {seen.name}")
+        check_digest(digest_, f"snapshot {name}")
+        row = {"run_id": run_id, "name": name, "high_water_mark": high_water_mark, "digest": digest_, "uri": uri, "body": dict(body or {})}
         with self._db.write("labels") as connection:
-            insert_new(connection, snapshots, {**vars(seen), "body": dict(seen.body), "created_at": self._db.now()})
-        found = self.snapshot(seen.run_id, seen.name)
+            insert_new(connection, snapshots, {**row, "created_at": self._db.now()})
+        found = self.snapshot(run_id, name)
         if found is None:
-            raise StoreError(f"snapshot {seen.name} of {seen.run_id} vanished from {self._db.shown} right after it was written")
+            raise StoreError(f"snapshot {name} of {run_id} vanished from {self._db.shown} right after it was written")
         return found
 
     def snapshot(self, run_id: str, name: str) -> Snapshot | None:

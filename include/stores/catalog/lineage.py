@@ -12,6 +12,7 @@ from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
 from include.stores.catalog.ledger import champion_of, read_entries
+from include.stores.catalog.render import render_node
 from include.stores.catalog.tables_evidence import deployments, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
 from include.stores.errors import NotFound
@@ -56,6 +57,10 @@ class Node:
     def to_json(self) -> dict[str, Any]:
         plain = {"ref": self.ref, "kind": self.kind, "names": list(self.names), "facts": dict(self.facts), "repeated": self.repeated}
         return {**plain, "made": [production.to_json() for production in self.made]}
+
+    def render(self) -> str:
+        """The tree as text."""
+        return render_node(self)
 
     def walk(self) -> "list[Node]":
         """This node and all below it, each one once."""

@@ -1,8 +1,8 @@
 """Measurements and gate reports: never overwritten, the first complete one binds, repeats are counted."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Required, TypedDict, Unpack
 
 import sqlalchemy as sa
 
@@ -12,7 +12,7 @@ from include.stores.catalog.tables_evidence import gate_reports, measurements
 from include.stores.errors import Conflict, NotFound
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MeasurementKey:
     """What makes two measurements comparable, and the deployment that was measured.
 
@@ -29,11 +29,10 @@ class MeasurementKey:
     hardware: str = ""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One measurement: its values per item lie in the file `items_uri`, whose sha256 is `items_digest`."""
+@dataclass(frozen=True, kw_only=True)
+class Measurement(MeasurementKey):
+    """One measurement: its values per item lie in the file `items_uri`; `items_digest` is the file's, or its artifact's."""
 
-    key: MeasurementKey
     run_key: str
     attempt: str
     items_uri: str
@@ -43,9 +42,26 @@ class Measurement:
     measured_at: str = ""
 
     @property
+    def key(self) -> MeasurementKey:
+        return MeasurementKey(**{name: getattr(self, name) for name in KEY_FIELDS})
+
+    @property
     def measurement_id(self) -> str:
         body = {"key": asdict(self.key), "run_key": self.run_key, "attempt": self.attempt, "items": self.items_digest}
         return digest("measurement", body)
+
+
+KEY_FIELDS = tuple(field_.name for field_ in fields(MeasurementKey))
+
+
+class Judged(TypedDict, total=False):
+    """What goes with a gate report: `as_of` is the instant whose champion was judged (backfill)."""
+
+    verdict: Required[str]
+    gate_code: Required[str]
+    policies_digest: Required[str]
+    purpose: str
+    as_of: str | None
 
 
 @dataclass(frozen=True)
@@ -54,12 +70,12 @@ class GateReportRow:
 
     digest: str
     purpose: str
+    as_of: str
     deployment: str
     verdict: str
     gate_code: str
     policies_digest: str
     body: Mapping[str, Any]
-    as_of: str | None
     ordinal: int
     created_at: str
 
@@ -72,17 +88,16 @@ class Measurements:
 
     def record(self, measured: Measurement) -> str:
         """Keeps a measurement, once, and gives its id."""
-        check_digest(measured.key.deployment, "measurement.deployment")
+        check_digest(measured.deployment, "measurement.deployment")
         check_digest(measured.items_digest, "measurement.items_digest")
         with self._db.write("measurements") as connection:
-            row = {**asdict(measured.key), **{k: v for k, v in vars(measured).items() if k != "key"}}
-            row |= {"measurement_id": measured.measurement_id, "measured_at": self._db.now(), "summary": dict(measured.summary)}
+            row = {**vars(measured), "measurement_id": measured.measurement_id, "measured_at": self._db.now()}
             insert_new(connection, measurements, row)
         return measured.measurement_id
 
     def all(self, key: MeasurementKey) -> list[Measurement]:
         """Every measurement of exactly this key, the first one first."""
-        return self._select(*(measurements.c[name] == value for name, value in asdict(key).items()))
+        return self._select(*(measurements.c[name] == getattr(key, name) for name in KEY_FIELDS))
 
     def first(self, key: MeasurementKey) -> Measurement | None:
         """The one that binds, or None."""
@@ -102,29 +117,29 @@ class Measurements:
             query = sa.select(measurements).where(*where).order_by("measured_at", "measurement_id")
             return [_measurement(row) for row in connection.execute(query).mappings()]
 
-    def record_gate_report(self, report: GateReportRow) -> GateReportRow:
-        """Keeps a gate report under its digest and purpose; `ordinal` and `created_at` are given here.
+    def record_gate_report(self, digest_: str, deployment: str, body: Mapping[str, Any], **judged: Unpack[Judged]) -> GateReportRow:
+        """Keeps a gate report under its digest, purpose (``release`` unless said) and instant; the same one once.
 
         Raises:
             Conflict: the digest is known with another verdict or body.
         """
-        check_digest(report.digest, "gate_report.digest")
+        check_digest(digest_, "gate_report.digest")
+        given: dict[str, Any] = {"purpose": "release", **judged, "as_of": judged.get("as_of") or ""}
+        given |= {"digest": digest_, "deployment": deployment, "body": dict(body)}
         with self._db.write("measurements") as connection:
-            same = sa.and_(gate_reports.c.digest == report.digest, gate_reports.c.purpose == report.purpose)
-            if row := connection.execute(sa.select(gate_reports).where(same)).mappings().first():
-                return _same_report(GateReportRow(**row), report)
-            counted = (
-                sa.select(sa.func.count()).select_from(gate_reports).where(*_lot(report.deployment, report.policies_digest, report.purpose))
-            )
-            new = {**vars(report), "body": dict(report.body), "created_at": self._db.now()}
-            new["ordinal"] = (connection.execute(counted).scalar() or 0) + 1
+            same = [gate_reports.c[name] == given[name] for name in ("digest", "purpose", "as_of")]
+            if row := connection.execute(sa.select(gate_reports).where(*same)).mappings().first():
+                return _same_report(GateReportRow(**row), given)
+            lot = _lot(deployment, given["policies_digest"], given["purpose"])
+            counted = connection.execute(sa.select(sa.func.count()).select_from(gate_reports).where(*lot)).scalar() or 0
+            new = {**given, "ordinal": counted + 1, "created_at": self._db.now()}
             connection.execute(sa.insert(gate_reports).values(**new))
             return GateReportRow(**new)
 
     def gate_report(self, digest_: str, purpose: str = "release") -> GateReportRow:
         with self._db.read() as connection:
             same = sa.and_(gate_reports.c.digest == digest_, gate_reports.c.purpose == purpose)
-            row = connection.execute(sa.select(gate_reports).where(same)).mappings().first()
+            row = connection.execute(sa.select(gate_reports).where(same).order_by("ordinal")).mappings().first()
         if row is None:
             raise NotFound(f"gate report {digest_} ({purpose}) is not in the catalog")
         return GateReportRow(**row)
@@ -152,13 +167,11 @@ def _lot(deployment: str, policies_digest: str, purpose: str) -> tuple[sa.Column
     return table.deployment == deployment, table.policies_digest == policies_digest, table.purpose == purpose
 
 
-def _same_report(known: GateReportRow, report: GateReportRow) -> GateReportRow:
-    if known.verdict != report.verdict or digest("body", dict(known.body)) != digest("body", dict(report.body)):
-        raise Conflict(f"gate report {report.digest} is in the catalog with other content: an earlier verdict is never overwritten")
+def _same_report(known: GateReportRow, given: Mapping[str, Any]) -> GateReportRow:
+    if known.verdict != given["verdict"] or digest("body", dict(known.body)) != digest("body", given["body"]):
+        raise Conflict(f"gate report {known.digest} is in the catalog with other content: an earlier verdict is never overwritten")
     return known
 
 
 def _measurement(row: Row) -> Measurement:
-    names = MeasurementKey.__dataclass_fields__
-    key = MeasurementKey(**{name: row[name] for name in names})
-    return Measurement(key, **{k: v for k, v in row.items() if k not in names and k != "measurement_id"})
+    return Measurement(**{k: v for k, v in row.items() if k != "measurement_id"})

@@ -5,12 +5,22 @@ wrote before, so a crash between ledger and alias is mended by calling again and
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from include.stores.catalog.database import Database, insert_new
-from include.stores.catalog.dossiers import APPROVED, Decision, Dossier, latest_round, load_dossier, same_person
+from include.stores.catalog.database import insert_new
+from include.stores.catalog.dossiers import (
+    APPROVED,
+    Decision,
+    Dossier,
+    Dossiers,
+    deployment_digest,
+    latest_round,
+    load_dossier,
+    same_person,
+)
 from include.stores.catalog.graph import ancestors
 from include.stores.catalog.ledger import Entry, NewEntry, append_entry, champion_of, champions, read_entries, verify_chain
 from include.stores.catalog.tables_evidence import ledger, taint
@@ -26,34 +36,33 @@ from include.stores.errors import (
     Tainted,
 )
 
+__all__ = ["Dossier", "Releases", "deployment_digest", "tainted_by"]
+
 CANARY_STATES = ("canary_started", "canary_passed", "canary_aborted")
 
 
-class Releases:
-    """What moves a champion."""
+class Releases(Dossiers):
+    """From the dossier to the champion, and back."""
 
-    def __init__(self, database: Database) -> None:
-        self._db = database
-
-    def propose(self, name: str, deployment: str, actor: str) -> Entry:
-        """Makes `deployment` the candidate of `name`; once while it is the newest one."""
+    def propose(self, dossier: str, actor: str) -> Entry:
+        """Makes the dossier's deployment the candidate of its name; once while it is the newest one."""
         with self._db.write("ledger") as connection:
-            earlier = read_entries(connection, ledger.c.name == name, ledger.c.kind == "candidate")
-            if earlier and earlier[-1].payload["deployment"] == deployment:
+            found = load_dossier(connection, dossier)
+            earlier = read_entries(connection, ledger.c.name == found.name, ledger.c.kind == "candidate")
+            if earlier and earlier[-1].payload["deployment"] == found.deployment:
                 return earlier[-1]
-            return append_entry(
-                connection, self._db.now(), NewEntry("candidate", {"deployment": deployment}, actor, name=name, subject=deployment)
-            )
+            payload = {"deployment": found.deployment}
+            return append_entry(connection, self._db.now(), NewEntry("candidate", payload, actor, name=found.name, subject=dossier))
 
-    def canary_started(self, dossier: str, run_id: str, actor: str) -> Entry:
-        """Begins the canary of an approved dossier; one at a time, and a new run may begin again after an abort."""
+    def canary_started(self, dossier: str, actor: str) -> Entry:
+        """Begins the canary of an approved dossier; one at a time, and again after an abort."""
         with self._db.write("ledger") as connection:
             found = load_dossier(connection, dossier)
             _demand_approval(connection, found)
             last = _last_canary(connection, dossier)
-            if last is not None and (last.kind != "canary_aborted" or last.payload["run_id"] == run_id):
+            if last is not None and last.kind != "canary_aborted":
                 return last
-            payload = {"deployment": found.deployment, "run_id": run_id, "plan": dict(found.canary)}
+            payload = {"deployment": found.deployment, "plan": dict(found.body["canary"])}
             return append_entry(connection, self._db.now(), NewEntry("canary_started", payload, actor, name=found.name, subject=dossier))
 
     def canary_passed(self, dossier: str, actor: str, observed: Mapping[str, Any]) -> Entry:
@@ -72,14 +81,14 @@ class Releases:
                 return last
             if last.kind != "canary_started":
                 raise ReleaseRefused(f"dossier {dossier}: its canary already ended as {last.kind} (ledger row {last.seq})")
-            payload = {"deployment": found.deployment, "run_id": last.payload["run_id"], "observed": dict(observed)}
+            payload = {"deployment": found.deployment, "observed": dict(observed)}
             return append_entry(connection, self._db.now(), NewEntry(kind, payload, actor, name=found.name, subject=dossier))
 
-    def release(self, dossier: str, rebuilt: Dossier, actor: str) -> Entry:
+    def release(self, dossier: str, evidence: Mapping[str, Any], actor: str) -> Entry:
         """Makes the dossier's deployment the champion: one ledger row, written once.
 
         Args:
-            rebuilt: the dossier made again from the evidence as it is now; it must be the approved one.
+            evidence: the dossier's body, rebuilt from what is there now; it must be the approved one.
 
         Raises:
             NotApproved, EvidenceChanged, ChampionMoved, CanaryMissing, Tainted: what is missing, by name.
@@ -91,7 +100,7 @@ class Releases:
             if done:
                 return done[-1]
             verify_chain(read_entries(connection))
-            _demand_same(found, rebuilt)
+            _demand_same(found, evidence)
             decision = _demand_approval(connection, found)
             history = read_entries(connection, ledger.c.name == found.name)
             _demand_champion(found, history)
@@ -179,16 +188,10 @@ def _last_canary(connection: sa.Connection, dossier: str) -> Entry | None:
     return found[-1] if found else None
 
 
-def _demand_same(found: Dossier, rebuilt: Dossier) -> None:
-    if rebuilt.digest == found.digest:
-        return
-    before, now = found.to_json(), rebuilt.to_json()
-    flat = {**before, **{f"evidence.{k}": v for k, v in found.evidence.items()}}
-    flat_now = {**now, **{f"evidence.{k}": v for k, v in rebuilt.evidence.items()}}
-    changed = sorted(k for k in flat.keys() | flat_now.keys() if k != "evidence" and flat.get(k) != flat_now.get(k))
-    if changed == ["champion"]:
-        raise ChampionMoved(f"dossier {found.digest}: the champion is now {rebuilt.champion}, not {found.champion}: the approval is void")
-    raise EvidenceChanged(f"dossier {found.digest}: the approval is void, changed since then: {', '.join(changed)}")
+def _demand_same(found: Dossier, evidence: Mapping[str, Any]) -> None:
+    if replace(found, body=evidence).digest != found.digest:
+        changed = sorted(name for name in {*found.body, *evidence} if found.body.get(name) != evidence.get(name))
+        raise EvidenceChanged(f"dossier {found.digest}: the approval is void, changed since then: {', '.join(changed)}")
 
 
 def _demand_approval(connection: sa.Connection, dossier: Dossier) -> Decision:
@@ -229,12 +232,12 @@ def _demand_one_kind_of_name(dossier: Dossier, history: list[Entry]) -> None:
 
 
 def _demand_canary(connection: sa.Connection, dossier: Dossier) -> None:
-    if dossier.canary["kind"] == "none":
+    if dossier.canary == "none":
         return
     last = _last_canary(connection, dossier.digest)
     if last is None or last.kind != "canary_passed":
         seen = "none was started" if last is None else f"the last is {last.kind} (ledger row {last.seq})"
-        raise CanaryMissing(f"dossier {dossier.digest}: its plan asks for a {dossier.canary['kind']} canary that passed; {seen}")
+        raise CanaryMissing(f"dossier {dossier.digest}: its plan asks for a {dossier.canary} canary that passed; {seen}")
 
 
 def _demand_untainted(connection: sa.Connection, deployment: str) -> None:

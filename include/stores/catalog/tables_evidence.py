@@ -16,7 +16,7 @@ label_events = sa.Table(
 
 snapshots = sa.Table(
     "snapshots", metadata,
-    text("run_id", primary_key=True), text("name", primary_key=True), text("high_water_mark"), text("digest"), text("uri"),
+    text("run_id", primary_key=True), text("name", primary_key=True), json_value("high_water_mark"), text("digest"), text("uri"),
     json_value("body"), text("created_at"),
 )  # fmt: skip
 
@@ -39,8 +39,8 @@ measurements = sa.Table(
 
 gate_reports = sa.Table(
     "gate_reports", metadata,
-    text("digest", primary_key=True), text("purpose", primary_key=True), text("deployment", index=True), text("verdict"),
-    text("gate_code"), text("policies_digest"), json_value("body"), text("as_of", null=True), number("ordinal"), text("created_at"),
+    text("digest", primary_key=True), text("purpose", primary_key=True), text("as_of", primary_key=True), text("deployment", index=True),
+    text("verdict"), text("gate_code"), text("policies_digest"), json_value("body"), number("ordinal"), text("created_at"),
 )  # fmt: skip
 
 deployments = sa.Table(

@@ -91,15 +91,15 @@ def upgrade() -> None:
         "gate_reports",
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("purpose", sa.Text(), nullable=False),
+        sa.Column("as_of", sa.Text(), nullable=False),
         sa.Column("deployment", sa.Text(), nullable=False),
         sa.Column("verdict", sa.Text(), nullable=False),
         sa.Column("gate_code", sa.Text(), nullable=False),
         sa.Column("policies_digest", sa.Text(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
-        sa.Column("as_of", sa.Text(), nullable=True),
         sa.Column("ordinal", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("created_at", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("digest", "purpose", name=op.f("pk_gate_reports")),
+        sa.PrimaryKeyConstraint("digest", "purpose", "as_of", name=op.f("pk_gate_reports")),
     )
     op.create_index(op.f("ix_gate_reports_deployment"), "gate_reports", ["deployment"], unique=False)
     op.create_table(
