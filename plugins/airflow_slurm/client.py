@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
 
 log = structlog.get_logger(__name__)
+# At INFO, asyncssh writes every command and channel into the log of whatever task asks.
+asyncssh.set_log_level(logging.WARNING)
 
 #: sshd allows 10 sessions a connection by default and frees them late: 8 at once already failed, 5 did not.
 MAX_CHANNELS = 5
@@ -164,11 +167,6 @@ class SlurmClient:
         except CommandRefused as error:
             if not any(text in error.words for text in ("Invalid job id", "already completing or completed", "already finished")):
                 raise
-
-    async def estimated_start(self, job_id: str) -> float | None:
-        """When the controller thinks a waiting job will start, in seconds since the epoch."""
-        answer = await self._ask(commands.squeue_start(job_id, self._site.cluster))
-        return parse.epoch(answer.strip()) if answer.strip() else None
 
     async def version(self) -> str:
         """Slurm's version, such as ``22.05.8``."""

@@ -47,6 +47,8 @@ ACCOUNTING_COLUMNS = (
 #: What a Slurm client may need from the login environment. Everything else, all SLURM_*, SBATCH_*, SQUEUE_*, SACCT_*
 #: and PMIX_* of an allocation and all secrets of a worker included, stays out.
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "KRB5CCNAME", "LD_LIBRARY_PATH")
+#: sacct 22.05 refuses ``uts0`` and ``uts86400`` as no time. This is September 2001, before there was a Slurm.
+EARLIEST = 1_000_000_000
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 
 
@@ -80,11 +82,6 @@ def squeue(cluster: str | None = None, name: str | None = None) -> list[str]:
     return ["squeue", "--noheader", "--states=all", "--me", *chosen, f"--Format={columns}", *_clusters(cluster)]
 
 
-def squeue_start(job_id: str, cluster: str | None = None) -> list[str]:
-    """The controller's estimate of when a waiting job starts."""
-    return ["squeue", "--noheader", "--start", f"--jobs={check_job_id(job_id)}", "--Format=StartTime:", *_clusters(cluster)]
-
-
 def sacct(since: float, *, ids: Sequence[str] = (), name: str | None = None, cluster: str | None = None) -> list[str]:
     """Every incarnation (``--duplicates``) of some jobs from a time on; without one, sacct looks at today only.
 
@@ -100,7 +97,7 @@ def sacct(since: float, *, ids: Sequence[str] = (), name: str | None = None, clu
         f"--delimiter={DELIMITER}",
         "--noheader",
         "--duplicates",
-        f"--starttime=uts{max(0, int(since))}",
+        f"--starttime=uts{max(EARLIEST, int(since))}",
         f"--format={','.join(ACCOUNTING_COLUMNS)}",
         *chosen,
         *_clusters(cluster),
@@ -166,19 +163,23 @@ def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -
 def remote_line(argv: Sequence[str], site: ClientSite, mark: str) -> str:
     """One command line for the far side: clean environment, and standard output between two marks.
 
-    It runs below ``/bin/sh`` whatever the login shell is. What a start-up file or a banner prints comes before the first
+    It runs below ``/bin/sh`` whatever the login shell is. Variables are unset there by name, so that a token among those
+    that are kept (``SLURM_JWT``) never stands in an argument list. What a start-up file or a banner prints comes before the first
     mark; an answer without the last mark is not whole. The last mark carries the exit code.
 
     :param mark: letters and digits that no output holds by chance.
     """
     if not mark.isalnum():
         raise ValueError("the mark is made of letters and digits only")
-    assigned = [f'${{{name}+{name}="${name}"}}' for name in KEPT_VARIABLES if name not in ("PATH", "SLURM_CONF")]
-    path = f'{shlex.quote(site.slurm_bin)}:"$PATH"' if site.slurm_bin else '"$PATH"'
-    conf = f"SLURM_CONF={shlex.quote(site.slurm_conf)}" if site.slurm_conf else '${SLURM_CONF+SLURM_CONF="$SLURM_CONF"}'
-    fixed = "LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s"
-    prefix = " ".join(["env -i", f"PATH={path}", conf, *assigned, fixed])
-    script = f"printf '\\n%s\\n' {mark}B; {prefix} {shlex.join(argv)}; printf '\\n%s:%s\\n' {mark}E $?"
+    kept = "|".join(KEPT_VARIABLES)
+    names = "$(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p')"
+    steps = [f'for v in {names}; do case "$v" in {kept}) ;; *) unset "$v" ;; esac; done']
+    if site.slurm_bin:
+        steps.append(f'PATH={shlex.quote(site.slurm_bin)}:"$PATH"; export PATH')
+    if site.slurm_conf:
+        steps.append(f"SLURM_CONF={shlex.quote(site.slurm_conf)}; export SLURM_CONF")
+    steps.append("LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s; export LC_ALL TZ SLURM_TIME_FORMAT")
+    script = "; ".join([*steps, f"printf '\\n%s\\n' {mark}B", shlex.join(argv), f"printf '\\n%s:%s\\n' {mark}E $?"])
     return "/bin/sh -c " + shlex.quote(script)
 
 

@@ -17,7 +17,7 @@ _NOTHING = {"", "N/A", "NONE", "UNKNOWN", "INVALID", "(NULL)", "NOT_SET"}
 
 @dataclass(frozen=True)
 class QueueRow:
-    """One line of squeue. Times are seconds since the epoch."""
+    """One line of squeue. Times are seconds since the epoch; for a waiting job, start and end are the controller's estimate."""
 
     job_id: str
     array_id: str
@@ -213,7 +213,7 @@ def _queue_row(columns: list[str]) -> QueueRow:
         epoch(start),
         epoch(end),
         int(nodes) if nodes.strip().isdigit() else 0,
-        node_list.strip(),
+        _nodes(node_list),
         reason.strip(),
         name,
     )
@@ -233,6 +233,11 @@ def _accounting_row(columns: list[str]) -> AccountingRow:
         epoch(end),
         float(elapsed) if elapsed.strip().isdigit() else None,
         int(nodes) if nodes.strip().isdigit() else 0,
-        node_list.strip(),
+        _nodes(node_list),
         name,
     )
+
+
+def _nodes(text: str) -> str:
+    """A node list; empty where sacct says ``None assigned``."""
+    return "" if text.strip().startswith("None") else text.strip()

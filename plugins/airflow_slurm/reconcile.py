@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.states import Phase
@@ -92,14 +93,15 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         nodes=row.nodes,
         node_list=row.node_list,
         restarts=row.restarts,
-        submit_time=before.submit_time or row.submit_time,
+        submit_time=_first(before.submit_time, row.submit_time),
         start_time=None if info.phase is Phase.WAITING else row.start_time,
+        estimated_start=row.start_time if info.phase is Phase.WAITING else None,
         observed_at=seen.at,
         missing_since=None,
         unknown_since=None,
     )
     if info.phase is Phase.UNKNOWN:
-        return replace(view, unknown_since=before.unknown_since or seen.at)
+        return replace(view, unknown_since=_first(before.unknown_since, seen.at))
     if not info.phase.ended:
         return replace(view, exit_code=None, signal=None, end_time=None, elapsed_s=None)
     view = replace(view, exit_code=row.exit_code, signal=row.signal, end_time=row.end_time, elapsed_s=_span(row.start_time, row.end_time))
@@ -126,8 +128,9 @@ def _in_accounting(before: JobView, seen: Observation, rows: Sequence[Accounting
         nodes=newest.nodes,
         node_list=newest.node_list,
         restarts=max(before.restarts, len(rows) - 1),
-        submit_time=before.submit_time or newest.submit_time,
+        submit_time=_first(before.submit_time, newest.submit_time),
         start_time=newest.start_time,
+        estimated_start=None,
         end_time=newest.end_time,
         elapsed_s=newest.elapsed_s,
         cancelled_by_uid=newest.state.cancelled_by_uid,
@@ -146,21 +149,21 @@ def _older_than_known(before: JobView, rows: Sequence[AccountingRow]) -> bool:
 
 
 def _until_it_stays_away(before: JobView, view: JobView, now: float, graces: Graces) -> JobView:
-    since = before.missing_since or now
+    since = _first(before.missing_since, now)
     if now - since >= graces.return_grace_s:
         return replace(view, missing_since=None)
     return replace(view, phase=Phase.ENDING, missing_since=since)
 
 
 def _missing(before: JobView, seen: Observation, graces: Graces, why: str) -> JobView:
-    since = before.missing_since or seen.at
+    since = _first(before.missing_since, seen.at)
     if seen.at - since < graces.missing_grace_s:
         return replace(before, phase=Phase.ENDING, missing_since=since, unknown_since=None, observed_at=seen.at)
     return replace(before, phase=Phase.UNKNOWN, cause=why, missing_since=since, unknown_since=since, observed_at=seen.at)
 
 
 def _unasked(before: JobView, seen: Observation, graces: Graces) -> JobView:
-    since = before.unknown_since or seen.at
+    since = _first(before.unknown_since, seen.at)
     if seen.at - since < graces.unreachable_grace_s:
         return replace(before, unknown_since=since)
     return replace(before, phase=Phase.UNKNOWN, cause=seen.trouble or "the controller does not answer", unknown_since=since)
@@ -175,6 +178,13 @@ def _with_incarnations(view: JobView, rows: Sequence[AccountingRow]) -> JobView:
         if number < view.restarts
     ]
     return replace(view, incarnations=(*earlier, newest))
+
+
+Moment = TypeVar("Moment", float, float | None)
+
+
+def _first(known: float | None, now: Moment) -> float | Moment:
+    return now if known is None else known
 
 
 def _span(start: float | None, end: float | None) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow_slurm.states import Phase
@@ -33,6 +34,7 @@ class JobView:
     :ivar retryable: whether the same request may end better another time.
     :ivar exit_code: of the batch script; None until it ended, or where Slurm doesn't say.
     :ivar restarts: how often Slurm has put the job back; counts incarnations from 0.
+    :ivar estimated_start: when the controller thinks a waiting job will start; None if it doesn't say.
     :ivar incarnations: all runs that accounting knows of, oldest first; filled when the job left the queue.
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
@@ -54,6 +56,7 @@ class JobView:
     start_time: float | None = None
     end_time: float | None = None
     elapsed_s: float | None = None
+    estimated_start: float | None = None
     cancelled_by_uid: int | None = None
     incarnations: tuple[Incarnation, ...] = ()
     observed_at: float | None = None
@@ -75,6 +78,8 @@ class JobView:
         parts = [f"job {self.job_id}", self.state or "not seen yet"]
         if self.reason and self.reason != "None":
             parts.append(f"({self.reason})")
+        if self.estimated_start is not None and self.phase is Phase.WAITING:
+            parts.append(f"expected to start {datetime.fromtimestamp(self.estimated_start, UTC):%Y-%m-%d %H:%M} UTC")
         if self.node_list:
             parts.append(f"on {self.node_list}")
         if self.restarts:

@@ -1,0 +1,110 @@
+"""One private Slurm for all tests of this folder that need one, and clients and stores to use it with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.stop import StopPolicy
+from airflow_slurm.submit import LookUp
+from local.slurm_cluster import PrivateSlurm
+
+CONN_ID = "slurm_test"
+QUICK = LookUp(total_s=3.0, pause_s=0.5)
+HASTY = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[PrivateSlurm]:
+    """A running cluster with accounting; two nodes."""
+    base = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
+    slurm = PrivateSlurm(base / "c", nodes=2, gpus=2, accounting=True, name="c1")
+    try:
+        slurm.start()
+        yield slurm
+    finally:
+        slurm.stop()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(cluster: PrivateSlurm) -> Iterator[PrivateSlurm]:
+    """The cluster with all its daemons up and no job of an earlier test."""
+    yield cluster
+    for daemon in cluster.daemons:
+        cluster.spawn(daemon)
+    cluster.run("scancel", "--user", cluster.user, check=False)
+
+
+def connection_uri(slurm: PrivateSlurm, **extra: object) -> str:
+    """An Airflow connection of type slurm to the cluster."""
+    values = {"private_key": slurm.private_key.read_text(), "host_key": slurm.host_key, "poll_interval_s": 1, **extra}
+    conn = {"conn_type": "slurm", "host": "127.0.0.1", "port": slurm.ssh_port, "login": slurm.user, "extra": values}
+    return json.dumps(conn)
+
+
+@pytest.fixture
+def connection(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a connection to the cluster."""
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm))
+    return CONN_ID
+
+
+@pytest.fixture
+async def client(connection: str) -> AsyncIterator[SlurmClient]:
+    """A client of the cluster over SSH."""
+    async with SlurmHook(connection).get_client() as made:
+        yield made
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileReceipts:
+    """An empty receipt store."""
+    return FileReceipts(str(tmp_path / "receipts"))
+
+
+@pytest.fixture
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that jobs can write into, whoever they run as."""
+    folder = tmp_path_factory.mktemp("shared")
+    folder.chmod(0o755)
+    return folder
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def key() -> str:
+    """A key that no other test uses."""
+    return f"test/{os.getpid()}/{next(_NUMBERS)}"
+
+
+OWNER = {"dag_id": "d", "run_id": "r1", "task_id": "t", "map_index": -1}
+OTHER = {"dag_id": "d", "run_id": "r2", "task_id": "t", "map_index": -1}
+
+
+def recorded(name: str) -> str:
+    """An output of a real Slurm, recorded with the commands this package builds."""
+    return (Path(__file__).parent / "recorded" / name).read_text("utf-8")
+
+
+@pytest.fixture
+def jobs_named(slurm: PrivateSlurm) -> Callable[[str], list[tuple[str, str]]]:
+    """Asks the cluster itself, past the code under test: id and state of all jobs of a name."""
+
+    def ask(name: str) -> list[tuple[str, str]]:
+        out = slurm.run("squeue", "--noheader", "--states=all", f"--name={name}", "--format=%i %T").stdout
+        return [(line.split()[0], line.split()[1]) for line in out.splitlines() if line.strip()]
+
+    return ask

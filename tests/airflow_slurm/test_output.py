@@ -1,0 +1,77 @@
+"""Bytes that come in pieces, and the tail of a job's output."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_slurm import parse
+from airflow_slurm.client import ChunkDecoder, decode
+from airflow_slurm.tail import LogTail
+
+
+@given(text=st.text(), size=st.integers(min_value=1, max_value=7))
+def test_a_character_split_between_pieces_stays_whole(text: str, size: int) -> None:
+    data, decoder = text.encode("utf-8", "surrogatepass"), ChunkDecoder()
+    pieces = [decoder.feed(data[i : i + size]) for i in range(0, len(data), size)] + [decoder.feed(b"", final=True)]
+    assert "".join(pieces) == data.decode("utf-8", "replace")
+
+
+def test_a_receipt_after_a_character_on_the_edge_of_a_chunk_is_found() -> None:
+    data = b"x" * 16383 + "é".encode() + b"\nSubmitted batch job 4077\n"
+    decoder = ChunkDecoder()
+    text = decoder.feed(data[:16384]) + decoder.feed(data[16384:], final=True)
+    assert "\ufffd" not in text
+    assert parse.sbatch_receipt(text) == ("4077", None)
+
+
+def test_bytes_that_are_no_text_are_replaced_and_hide_nothing() -> None:
+    text = decode(b"step 1 \xff\xfe loss=0.5\nSubmitted batch job 4078\n")
+    assert text.count("\ufffd") == 2
+    assert parse.sbatch_receipt(text) == ("4078", None)
+
+
+class RemoteFile:
+    """A file at the process edge: what an SFTP server would hold."""
+
+    def __init__(self) -> None:
+        self.data: bytes | None = None
+
+    async def size_of(self, path: str) -> int | None:
+        return None if self.data is None else len(self.data)
+
+    async def read_from(self, path: str, offset: int, limit: int) -> bytes:
+        return (self.data or b"")[offset : offset + limit]
+
+
+@pytest.fixture
+def remote() -> RemoteFile:
+    return RemoteFile()
+
+
+async def test_lines_come_once_and_whole(remote: RemoteFile) -> None:
+    tail = LogTail("/log")
+    assert await tail.read(remote) == []  # type: ignore[arg-type]
+    remote.data = "Zeile 1\nhalb fert".encode() + "ü".encode()[:1]
+    assert await tail.read(remote) == ["Zeile 1"]  # type: ignore[arg-type]
+    remote.data = "Zeile 1\nhalb fert".encode() + "ü".encode() + b"\r\nEnde"
+    assert await tail.read(remote) == ["halb fertü"]  # type: ignore[arg-type]
+    assert await tail.read(remote) == []  # type: ignore[arg-type]
+    assert tail.close() == ["Ende"]
+
+
+async def test_output_that_runs_away_is_cut_and_says_so(remote: RemoteFile) -> None:
+    tail = LogTail("/runs/slurm-1.log", chunk=10)
+    remote.data = b"0123456789" * 5 + b"\n"
+    lines = await tail.read(remote)  # type: ignore[arg-type]
+    assert lines[0] == "[41 bytes of output left out here; all of it is in /runs/slurm-1.log]"
+    assert lines[1:] == ["123456789"]
+
+
+async def test_a_file_that_was_started_anew_is_read_from_its_start(remote: RemoteFile) -> None:
+    tail = LogTail("/log")
+    remote.data = b"first run\n"
+    await tail.read(remote)  # type: ignore[arg-type]
+    remote.data = b"again\n"
+    assert await tail.read(remote) == ["again"]  # type: ignore[arg-type]

@@ -1,0 +1,159 @@
+"""Answers of real commands, and the forms that other sites print."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_slurm import parse
+from airflow_slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.errors import AnswerLost, UnreadableAnswer
+from airflow_slurm.states import Phase
+
+from .conftest import recorded
+
+
+@pytest.mark.parametrize(
+    ("text", "receipt"),
+    [
+        ("771203;borealis\n", ("771203", "borealis")),
+        ("Submitted batch job 771203 on cluster borealis\n", ("771203", "borealis")),
+        ("771204\n", ("771204", None)),
+        ("Submitted batch job 8\n", ("8", None)),
+        ("** maintenance on 12 May **\n42;north-2\n", ("42", "north-2")),
+    ],
+)
+def test_every_confirmation_of_sbatch_gives_job_and_cluster(text: str, receipt: tuple[str, str | None]) -> None:
+    assert parse.sbatch_receipt(text) == receipt
+
+
+@pytest.mark.parametrize("text", ["", "borealis\n", "Welcome, you have 3 messages\n", "-7\n"])
+def test_what_confirms_nothing_is_a_lost_answer_and_not_an_id(text: str) -> None:
+    with pytest.raises(AnswerLost):
+        parse.sbatch_receipt(text)
+
+
+def test_recorded_queue_of_22_05() -> None:
+    rows = {row.name: row for row in parse.queue_rows(recorded("squeue_22.05.txt")) if not row.array_id.startswith("7_")}
+    assert rows["we|ird; name"].state.name == "RUNNING"
+    assert rows["held"].held_by_us
+    assert not rows["runs"].held_by_us
+    assert (rows["fails"].exit_code, rows["fails"].signal) == (7, 0)
+    assert (rows["killed"].exit_code, rows["killed"].signal) == (0, 9)
+    assert rows["runs"].submit_time == 1795978505.0
+    assert rows["runs"].node_list == "n1"
+    assert rows["timed"].reason == "Priority"
+    assert rows["timed"].start_time == 1795980600.0  # the controller's estimate
+    assert rows["held"].start_time is None
+
+
+def test_recorded_array_of_22_05() -> None:
+    rows = [row for row in parse.queue_rows(recorded("squeue_22.05.txt")) if row.name == "shards"]
+    states = {task: row.state.name for row in rows for task in parse.array_tasks(row.array_id)}
+    assert states == {3: "RUNNING", 4: "RUNNING", 7: "PENDING", 8: "PENDING", 9: "PENDING", 12: "PENDING"}
+    third = [row for row in rows if parse.matches("7_3", row.job_id, row.array_id)]
+    assert [row.job_id for row in third] == ["15"]
+    assert [row for row in rows if parse.matches("15", row.job_id, row.array_id)] == third
+
+
+def test_recorded_accounting_of_22_05() -> None:
+    rows = {row.name: row for row in parse.accounting_rows(recorded("sacct_22.05.txt"))}
+    assert (rows["fails"].exit_code, rows["fails"].state.info.phase) == (7, Phase.FAILED)
+    assert (rows["killed"].exit_code, rows["killed"].signal) == (0, 9)
+    assert rows["cancelled"].state.cancelled_by_uid == 0
+    assert rows["cancelled"].node_list == ""  # "None assigned"
+    assert rows["we|ird; name"].state.name == "RUNNING"
+    assert rows["mixed"].array_id == "12+1"
+
+
+def test_recorded_requeue_has_one_row_an_incarnation() -> None:
+    rows = parse.accounting_rows(recorded("sacct_requeued_22.05.txt"))
+    assert [(row.job_id, row.state.name, row.elapsed_s) for row in rows] == [("20", "REQUEUED", 3.0), ("20", "CANCELLED", 5.0)]
+
+
+def test_steps_are_no_jobs() -> None:
+    line = "5508.batch|5501_3.batch|COMPLETED|0:0|1|1|1|0|1|n1|batch\n"
+    assert parse.accounting_rows(line) == []
+
+
+def test_a_heading_of_a_cluster_is_passed_over() -> None:
+    assert parse.queue_rows("CLUSTER: c1\n1|1|RUNNING|0|0|1|1|1|1|n1|None|x\n")[0].name == "x"
+
+
+@pytest.mark.parametrize("text", ["slurm_load_jobs error\n", "1|2|3\n", "|||||||||||\n"])
+def test_a_line_of_unknown_form_is_an_error_and_not_an_empty_queue(text: str) -> None:
+    with pytest.raises(UnreadableAnswer):
+        parse.queue_rows(text)
+
+
+@given(name=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp")), min_size=1))
+def test_any_job_name_comes_through_the_queue_unchanged(name: str) -> None:
+    columns = ["7", "7", "RUNNING", "2", "0", "100", "200", "300", "4", "n[1-4]", "None", name]
+    assert len(columns) == len(QUEUE_COLUMNS)
+    row = parse.queue_rows("|".join(columns) + "\n")[0]
+    assert (row.name, row.restarts, row.nodes) == (name, 2, 4)
+
+
+@given(name=st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp")), min_size=1))
+def test_any_job_name_comes_through_accounting_unchanged(name: str) -> None:
+    columns = ["7", "7", "COMPLETED", "0:0", "100", "200", "300", "100", "4", "n[1-4]", name]
+    assert len(columns) == len(ACCOUNTING_COLUMNS)
+    assert parse.accounting_rows("|".join(columns) + "\n")[0].name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("00:07:31", 451), ("3-04:05:06", 273906), ("37:17.022", 2237.022), ("00:00:00", 0), ("Unknown", None), ("INVALID", None), ("", None)],
+)
+def test_elapsed_in_every_shape(text: str, seconds: float | None) -> None:
+    assert parse.elapsed_s(text) == seconds
+
+
+def test_the_hour_that_comes_twice_names_no_instant() -> None:
+    twice = parse.local_time("2026-10-25T02:30:00", "Europe/Berlin")
+    assert twice == parse.SlurmTime("2026-10-25T02:30:00", "Europe/Berlin", None)
+    once = parse.local_time("2026-10-25T04:30:00", "Europe/Berlin")
+    assert once is not None
+    assert once.epoch == 1792899000.0
+
+
+@pytest.mark.parametrize("text", ["Unknown", "None", "N/A", ""])
+def test_no_time_is_none(text: str) -> None:
+    assert parse.local_time(text, "UTC") is None
+    assert parse.epoch(text) is None
+
+
+def test_a_time_that_is_not_in_the_asked_form_is_refused() -> None:
+    with pytest.raises(UnreadableAnswer):
+        parse.epoch("2026-10-25T02:30:00")
+
+
+@pytest.mark.parametrize(
+    ("text", "tasks"),
+    [("5501_3", [3]), ("5501_[7-9,12%2]", [7, 8, 9, 12]), ("5501_[0-8:4]", [0, 4, 8]), ("5501", []), ("5501_[1-3,...]", [1, 2, 3])],
+)
+def test_array_ids_in_every_form(text: str, tasks: list[int]) -> None:
+    assert parse.array_tasks(text) == tasks
+
+
+def test_text_around_the_marks_is_not_part_of_the_answer() -> None:
+    text = "Welcome to c1!\n1|not|a|row\n\nabcB\n12\n\nabcE:0\nlogout\n"
+    assert parse.between_marks(text, "abc") == ("12", 0)
+
+
+def test_an_answer_of_nothing_is_whole() -> None:
+    assert parse.between_marks("\nabcB\n\nabcE:1\n", "abc") == ("", 1)
+
+
+@given(cut=st.integers(min_value=0, max_value=24))
+def test_an_answer_that_was_cut_anywhere_is_lost(cut: int) -> None:
+    whole = "\nabcB\n12345;c1\n\nabcE:0\n"
+    if cut < len(whole) - 1:
+        with pytest.raises(AnswerLost):
+            parse.between_marks(whole[:cut], "abc")
+
+
+@given(st.text().filter(lambda t: "abcB" not in t and "abcE" not in t and "\r" not in t))
+def test_whatever_a_command_prints_comes_back(printed: str) -> None:
+    assert parse.between_marks(f"banner\n\nabcB\n{printed}\nabcE:3\n", "abc") == (printed.removesuffix("\n"), 3)

@@ -1,0 +1,140 @@
+"""The store of receipts: one live submission of a key, whoever asks, however often."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from airflow_slurm.errors import BadConnection
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, load_store
+from airflow_slurm.view import JobView
+
+from .conftest import OTHER, OWNER
+
+KEY = "sft/run-12/train"
+RECEIPT = Receipt("9001", "job-1", "slurm_default", submitted_at=5.0)
+
+
+def test_the_first_claim_makes_a_submission_and_the_second_joins_it(store: FileReceipts) -> None:
+    first, second = store.claim(KEY, OWNER), store.claim(KEY, OTHER)
+    assert (first.n, first.adopted, first.receipt) == (1, False, None)
+    assert (second.n, second.adopted, second.since) == (1, True, first.since)
+    assert sorted(o["run_id"] for o in store.owners(KEY)) == ["r1", "r2"]
+
+
+def test_a_claim_after_the_receipt_finds_it(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.record(KEY, 1, RECEIPT)
+    assert store.claim(KEY, OWNER).receipt == RECEIPT
+
+
+def test_after_a_close_comes_the_next_number_and_no_owner_is_left(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.close(KEY, 1, JobEnd("interrupted"))
+    assert store.get(KEY) is None
+    assert store.owners(KEY) == []
+    claim = store.claim(KEY, OTHER)
+    assert (claim.n, claim.adopted) == (2, False)
+    assert store.owners(KEY) == [OTHER]
+
+
+def test_the_first_close_stays(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.close(KEY, 1, JobEnd("failed", "time_limit", view=JobView("9001")))
+    store.close(KEY, 1, JobEnd("succeeded"))
+    assert store.end_of(KEY, 1) == JobEnd("failed", "time_limit", view=JobView("9001"))
+
+
+def test_a_receipt_that_comes_after_the_close_changes_nothing(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.close(KEY, 1, JobEnd("cancelled"))
+    store.record(KEY, 1, RECEIPT)
+    assert store.claim(KEY, OWNER).receipt is None
+
+
+def test_dropping_the_last_owner_marks_the_submission_as_ending(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.claim(KEY, OTHER)
+    assert store.drop_owner(KEY, OWNER) == 1
+    assert not store.claim(KEY, OTHER).ending
+    assert store.drop_owner(KEY, OTHER) == 0
+    late = store.claim(KEY, OWNER)
+    assert late.ending
+    assert store.owners(KEY) == []
+
+
+def test_every_call_may_come_twice(store: FileReceipts) -> None:
+    assert store.claim(KEY, OWNER).n == store.claim(KEY, OWNER).n == 1
+    store.add_owner(KEY, OTHER)
+    store.add_owner(KEY, OTHER)
+    assert len(store.owners(KEY)) == 2
+    assert (store.drop_owner(KEY, OTHER), store.drop_owner(KEY, OTHER)) == (1, 1)
+
+
+def test_live_lists_what_is_open(store: FileReceipts) -> None:
+    store.claim("a", OWNER)
+    store.claim("b", OWNER)
+    store.record("b", 1, RECEIPT)
+    store.claim("c", OWNER)
+    store.close("c", 1, JobEnd("failed"))
+    assert {(s.key, s.n, s.receipt.job_id if s.receipt else None) for s in store.live()} == {("a", 1, None), ("b", 1, "9001")}
+
+
+def test_incidents_are_kept_in_order(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.incident(KEY, 1, "several_jobs", {"kept": "1"})
+    store.incident(KEY, 1, "again", {})
+    assert [note["what"] for note in store.incidents(KEY, 1)] == ["several_jobs", "again"]
+
+
+def test_what_was_seen_is_kept(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    store.observe(KEY, 1, JobView("9001", state="RUNNING"))
+    assert store.last_view(KEY, 1) == JobView("9001", state="RUNNING")
+
+
+def _claims(root: str, number: int, results: multiprocessing.Queue[list[Claim]]) -> None:
+    store = FileReceipts(root)
+    results.put([store.claim(f"key-{i}", OWNER | {"run_id": f"r{number}"}) for i in range(20)])
+
+
+def test_of_several_processes_exactly_one_makes_each_submission(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    results: multiprocessing.Queue[list[Claim]] = context.Queue()
+    processes = [context.Process(target=_claims, args=(str(tmp_path / "r"), number, results)) for number in range(4)]
+    for process in processes:
+        process.start()
+    claims = [results.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    made = [sum(not answers[i].adopted for answers in claims) for i in range(20)]
+    assert made == [1] * 20
+    assert {answer.n for answers in claims for answer in answers} == {1}
+    assert len(FileReceipts(str(tmp_path / "r")).owners("key-7")) == 4
+
+
+def test_a_claimer_that_died_before_its_first_write_is_adopted(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    folder = next(path for path in store.root.iterdir()) / "1"
+    (folder / "claimed.json").unlink()
+    claim = store.claim(KEY, OTHER)
+    assert (claim.n, claim.adopted) == (1, True)
+    assert claim.since > 1_500_000_000
+
+
+def test_a_store_is_rebuilt_from_path_and_config(tmp_path: Path) -> None:
+    store = load_store("airflow_slurm.file_receipts.FileReceipts", {"root": str(tmp_path / "r")})
+    assert isinstance(store, ReceiptStore)
+    assert store.claim(KEY, OWNER).n == 1
+
+
+@pytest.mark.parametrize(("path", "config"), [
+    ("airflow_slurm.nowhere.Store", {}), ("airflow_slurm.file_receipts.Nothing", {}), ("NoDot", {}), ("airflow_slurm.file_receipts.FileReceipts", {}),
+    ("pathlib.PurePosixPath", {}),
+])  # fmt: skip
+def test_a_store_that_is_none_is_refused(path: str, config: dict[str, str]) -> None:
+    with pytest.raises(BadConnection):
+        load_store(path, config)

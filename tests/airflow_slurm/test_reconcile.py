@@ -1,0 +1,144 @@
+"""From what queue and accounting say to one truth, moment by moment."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.reconcile import NO_ACCOUNTING, Graces, Observation, judge
+from airflow_slurm.states import Phase, parse_state
+from airflow_slurm.view import JobView
+
+START = JobView("90210")
+ENDED = {"COMPLETED", "FAILED", "PREEMPTED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "REQUEUED"}
+
+
+def queued(state: str, restarts: int = 0, reason: str = "None", code: int = 0) -> QueueRow:
+    return QueueRow("90210", "90210", parse_state(state), restarts, code, 0, 10.0, 20.0, 90.0, 1, "n1", reason, "x")
+
+
+def accounted(*states: str, code: int = 0) -> list[AccountingRow]:
+    return [
+        AccountingRow("90210", "90210", parse_state(state), code, 0, 10.0 + i, 20.0 + i, 30.0 + i if state in ENDED else None, 10.0, 1, "n1", "x")
+        for i, state in enumerate(states)
+    ]
+
+
+def replay(*steps: tuple[float, QueueRow | None, list[AccountingRow] | None], graces: Graces = Graces()) -> list[JobView]:
+    view, views = START, []
+    for at, queue, accounting in steps:
+        view = judge(view, Observation(at, queue, True, accounting), graces)
+        views.append(view)
+    return views
+
+
+def test_accounting_that_lags_ends_nothing() -> None:
+    views = replay(
+        (6, queued("PENDING"), []),
+        (18, queued("PENDING"), accounted("PENDING")),
+        (60, queued("RUNNING"), accounted("RUNNING")),
+        (400, None, accounted("RUNNING")),
+        (430, None, accounted("COMPLETED")),
+    )
+    assert [view.phase for view in views] == [Phase.WAITING, Phase.WAITING, Phase.RUNNING, Phase.ENDING, Phase.SUCCEEDED]
+    assert (views[-1].exit_code, views[-1].missing_since) == (0, None)
+
+
+def test_a_requeued_job_goes_on_although_accounting_still_shows_the_preemption() -> None:
+    views = replay(
+        (0, queued("RUNNING"), accounted("RUNNING")),
+        (60, queued("PENDING", 1), accounted("PREEMPTED", "PENDING")),
+        (600, queued("RUNNING", 1), accounted("PREEMPTED", "RUNNING")),
+        (4000, None, accounted("PREEMPTED", "COMPLETED")),
+    )
+    assert [view.phase for view in views] == [Phase.RUNNING, Phase.WAITING, Phase.RUNNING, Phase.SUCCEEDED]
+    assert [run.state for run in views[-1].incarnations] == ["PREEMPTED", "COMPLETED"]
+    assert views[-1].restarts == 1
+
+
+def test_a_preempted_job_that_does_not_come_back_is_lost_and_may_be_tried_again() -> None:
+    views = replay(
+        (0, queued("RUNNING"), accounted("RUNNING")),
+        (60, None, accounted("PREEMPTED")),
+        (200, None, accounted("PREEMPTED")),
+        (700, None, accounted("PREEMPTED")),
+    )
+    assert [view.phase for view in views] == [Phase.RUNNING, Phase.ENDING, Phase.ENDING, Phase.LOST]
+    assert (views[-1].cause, views[-1].retryable) == ("preempted", True)
+
+
+def test_an_old_end_is_not_believed_after_a_newer_run_was_seen() -> None:
+    views = replay(
+        (0, queued("RUNNING", restarts=1), []),
+        (10, None, accounted("FAILED")),
+        (20, None, accounted("FAILED", "COMPLETED")),
+    )
+    assert [view.phase for view in views] == [Phase.RUNNING, Phase.ENDING, Phase.SUCCEEDED]
+
+
+def test_a_job_that_nobody_knows_is_unknown_after_a_grace_and_never_failed() -> None:
+    views = replay((0, queued("RUNNING"), None), (10, None, []), (100, None, []), (140, None, []))
+    assert [view.phase for view in views] == [Phase.RUNNING, Phase.ENDING, Phase.ENDING, Phase.UNKNOWN]
+    assert views[-1].unknown_since == 10
+    assert not views[-1].ended
+
+
+def test_unknown_is_left_when_the_end_shows_up_late() -> None:
+    views = replay((0, None, []), (500, None, []), (510, None, accounted("FAILED", code=3)))
+    assert [view.phase for view in views] == [Phase.ENDING, Phase.UNKNOWN, Phase.FAILED]
+    assert (views[-1].exit_code, views[-1].unknown_since) == (3, None)
+
+
+def test_a_controller_that_does_not_answer_says_nothing() -> None:
+    running = judge(START, Observation(0, queued("RUNNING")))
+    silent = Observation(50, queue_read=False, trouble="connect failure")
+    soon = judge(running, silent)
+    late = judge(soon, Observation(200, queue_read=False, trouble="connect failure"))
+    assert (soon.phase, soon.unknown_since) == (Phase.RUNNING, 50)
+    assert (late.phase, late.cause) == (Phase.UNKNOWN, "connect failure")
+    back = judge(late, Observation(300, queued("RUNNING")))
+    assert (back.phase, back.unknown_since, back.cause) == (Phase.RUNNING, None, "")
+
+
+def test_accounting_that_does_not_answer_leaves_the_end_open() -> None:
+    views = replay((0, queued("RUNNING"), None), (10, None, None), (200, None, None))
+    assert [view.phase for view in views] == [Phase.RUNNING, Phase.ENDING, Phase.UNKNOWN]
+
+
+def test_an_end_that_the_queue_shows_needs_no_accounting() -> None:
+    view = replay((0, queued("FAILED", code=7), None))[0]
+    assert (view.phase, view.exit_code, view.elapsed_s) == (Phase.FAILED, 7, 70.0)
+
+
+def test_a_site_without_accounting_says_so() -> None:
+    view = START
+    for at in (0.0, 130.0):
+        view = judge(view, Observation(at, None, True, None, accounting_kept=False))
+    assert (view.phase, view.cause) == (Phase.UNKNOWN, NO_ACCOUNTING)
+
+
+def test_what_has_ended_stays_ended() -> None:
+    ended = replay((0, None, accounted("COMPLETED")))[0]
+    assert judge(ended, Observation(1, queued("RUNNING"))) == ended
+
+
+def test_a_new_state_of_a_newer_slurm_is_unknown_and_has_a_deadline() -> None:
+    view = replay((5, queued("TELEPORTING"), None))[0]
+    assert (view.phase, view.unknown_since) == (Phase.UNKNOWN, 5)
+
+
+def test_the_estimated_start_of_a_waiting_job_is_shown() -> None:
+    view = replay((5, queued("PENDING", reason="Priority"), None))[0]
+    assert (view.estimated_start, view.start_time) == (20.0, None)
+    assert view.describe() == "job 90210 PENDING (Priority) expected to start 1970-01-01 00:00 UTC on n1"
+
+
+@pytest.mark.parametrize("view", [START, replay((0, None, accounted("REQUEUED", "CANCELLED by 12")))[0]])
+def test_a_view_survives_json(view: JobView) -> None:
+    import json
+
+    assert JobView.from_json(json.loads(json.dumps(view.to_json()))) == view
+
+
+def test_a_view_of_a_newer_version_can_be_read() -> None:
+    assert JobView.from_json(START.to_json() | {"a_new_field": 1}) == START

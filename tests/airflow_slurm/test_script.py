@@ -1,0 +1,158 @@
+"""Batch scripts: nothing of a value is executed, nothing of it is lost, no directive is smuggled in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.names import job_name_for
+from airflow_slurm.script import quote_directive, render
+from airflow_slurm.spec import JobSpec, check_job_name, safe_name
+
+TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
+NASTY = 'it is "fine"; rm -rf $HOME `id` \\ it\'s\n#SBATCH --qos=admin'
+
+
+def run(script: str, cwd: Path) -> str:
+    """What a script prints, run by the shell it names."""
+    done = subprocess.run(["/bin/bash", "-s"], input=script, cwd=cwd, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    return done.stdout
+
+
+def directives(script: str) -> list[str]:
+    """The lines that sbatch reads: those before the first command."""
+    found = []
+    for line in script.split("\n")[1:]:
+        if line and not line.startswith("#"):
+            break
+        found += [line.removeprefix("#SBATCH ")] if line.startswith("#SBATCH ") else []
+    return found
+
+
+@settings(max_examples=30, deadline=None)
+@given(value=TEXT, arguments=st.lists(TEXT, max_size=3))
+def test_variables_and_arguments_arrive_byte_for_byte(tmp_path_factory: pytest.TempPathFactory, value: str, arguments: list[str]) -> None:
+    dump = "import json, os, sys; print(json.dumps([os.environ['NOTE'], sys.argv[1:]]))"
+    spec = JobSpec(command=(sys.executable, "-c", dump, *arguments), env={"NOTE": value})
+    assert json.loads(run(render(spec), tmp_path_factory.getbasetemp())) == [value, arguments]
+
+
+def test_a_value_that_looks_like_shell_executes_nothing(tmp_path: Path) -> None:
+    value = f"$(touch {tmp_path}/pwned) `touch {tmp_path}/pwned`; touch {tmp_path}/pwned"
+    script = render(JobSpec(command=("true", value), env={"NOTE": value}, comment=value))
+    run(script, tmp_path)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_value_with_a_directive_in_it_adds_none() -> None:
+    spec = JobSpec(command=("echo", NASTY), env={"NOTE": NASTY}, nodes=2, mem="64G", chdir="/scratch/team x/run 1")
+    assert directives(render(spec)) == [
+        '--nodes="2"', '--mem="64G"', '--chdir="/scratch/team x/run 1"', "--no-requeue", "--open-mode=append", "--export=NONE",
+    ]  # fmt: skip
+
+
+def test_windows_line_ends_of_setup_lines_are_dropped(tmp_path: Path) -> None:
+    script = render(JobSpec(body="echo $A\r\necho two\r\n", setup=("export A=1\r",)))
+    assert "\r" not in script
+    assert run(script, tmp_path) == "1\ntwo\n"
+
+
+def test_the_environment_of_the_submitter_stays_out_and_steps_still_get_theirs() -> None:
+    script = render(JobSpec(command=("srun", "true")))
+    assert "#SBATCH --export=NONE" in script
+    assert script.index("export SLURM_EXPORT_ENV=ALL") < script.index("srun true")
+
+
+def test_the_program_takes_the_place_of_the_shell_so_that_signals_reach_it(tmp_path: Path) -> None:
+    assert render(JobSpec(command=("train", "--lr", "1e-4"))).endswith("\nexec train --lr 1e-4\n")
+
+
+def test_a_warning_before_the_time_limit() -> None:
+    assert "#SBATCH --signal=B:USR1@90" in render(JobSpec(command=("true",), signal_lead_s=90))
+    assert "--signal" not in render(JobSpec(command=("true",)))
+
+
+def test_requeue_is_off_unless_asked_for() -> None:
+    assert "--no-requeue" in directives(render(JobSpec(command=("true",))))
+    assert "--requeue" in directives(render(JobSpec(command=("true",), requeue=True)))
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc",))))
+def test_a_quoted_directive_reads_back(value: str) -> None:
+    quoted = quote_directive(value)
+    assert quoted[0] == quoted[-1] == '"'
+    read, escaped = "", False
+    for char in quoted[1:-1]:
+        if escaped:
+            read, escaped = read + char, False
+        elif char == "\\":
+            escaped = True
+        else:
+            assert char != '"'
+            read += char
+    assert (read, escaped) == (value, False)
+
+
+@given(TEXT)
+def test_a_safe_name_is_safe_and_always_the_same(text: str) -> None:
+    name = safe_name(text)
+    assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+    assert 1 <= len(name) <= 200
+    assert safe_name(text) == name
+
+
+@pytest.mark.parametrize("name", ["sft (run 1)", "a b", "$(id)", "a\nb", "", "-n", "x" * 201, "a;b", "a|b"])
+def test_a_name_that_is_not_safe_is_refused_by_field(name: str) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        check_job_name(name)
+    assert caught.value.field == "job_name"
+
+
+def test_the_default_name_depends_on_key_and_number_alone() -> None:
+    assert job_name_for("sft/run-12", 3) == job_name_for("sft/run-12", 3)
+    assert len({job_name_for("a", 1), job_name_for("a", 2), job_name_for("b", 1)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("partition", {"partition": "batch --qos=admin"}),
+        ("nodes", {"nodes": 0}),
+        ("nodes", {"nodes": True}),
+        ("mem", {"mem": "64 GB"}),
+        ("mem", {"mem": "1G", "mem_per_cpu": "1G"}),
+        ("time_limit", {"time_limit": "soon"}),
+        ("env", {"env": {"A B": "1"}}),
+        ("env", {"env": {"SLURM_JOB_ID": "1"}}),
+        ("env", {"env": {"A": "x\x00y"}}),
+        ("signal", {"signal": "USR1; id"}),
+        ("comment", {"comment": "a\nb"}),
+        ("output", {"output": "log.txt"}),
+        ("output", {"output": "/runs/%u.log"}),
+        ("output", {"output": "/runs/../etc/x", "root": "/runs"}),
+        ("output", {"output": "/elsewhere/x.log", "root": "/runs"}),
+        ("chdir", {"chdir": "/a\nb"}),
+        ("command", {"body": "true"}),
+    ],
+)
+def test_a_field_that_cant_be_meant_is_refused_by_name(field: str, values: dict[str, object]) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        JobSpec(command=("true",), **values)  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_an_unknown_field_names_the_known_ones() -> None:
+    with pytest.raises(InvalidSpec, match="partition"):
+        JobSpec.from_mapping({"command": ["true"], "partion": "batch"})
+
+
+def test_the_log_is_where_the_pattern_says() -> None:
+    spec = JobSpec(command=("true",), output="/runs/50%%/slurm-%j.log", root="/runs")
+    assert spec.log_path("77") == "/runs/50%/slurm-77.log"
