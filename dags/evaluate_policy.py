@@ -31,11 +31,11 @@ with DAG(
         return find(dict(context["params"]), context["dag_run"], context.get("data_interval_end"))
 
     @task(retries=0)
-    def judge(chosen: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    def judge(chosen: Any, measured: Any) -> dict[str, Any]:
         from include.flows.champion_evaluation import judge_champion
 
         return judge_champion(chosen, measured)
 
-    chosen = champion_then()
+    chosen: Any = champion_then()
     measured = StageOperator(task_id="measure", stage="evaluate", run=chosen["run"], given={"wanted": chosen["wanted"]})
     judge(chosen, measured.output)

@@ -29,7 +29,7 @@ def resolve(**context: Any) -> dict[str, Any]:
 
 
 @task(retries=2)
-def bring_source(run: dict[str, Any]) -> dict[str, Any]:
+def bring_source(run: Any) -> dict[str, Any]:
     """Brings the base's raw file to the store, by its sha256."""
     from include.flows.data_tasks import bring_source as bring
 
@@ -52,7 +52,7 @@ def data(run: Any) -> Any:
     @task_group(group_id="data")
     def group(run: Any) -> Any:
         @task(retries=0)
-        def build_datasets(run: dict[str, Any]) -> dict[str, Any]:
+        def build_datasets(run: Any) -> dict[str, Any]:
             from include.flows.data_tasks import build
 
             return build(run, actor())
@@ -92,27 +92,27 @@ def preferences(run: Any, generated: Any, datasets: Any, *, new_only: bool = Fal
     @task_group(group_id="preferences")
     def group(run: Any, generated: Any, datasets: Any) -> Any:
         @task(retries=2)
-        def open_batch(run: dict[str, Any], generated: dict[str, Any], datasets: dict[str, Any]) -> dict[str, Any]:
+        def open_batch(run: Any, generated: Any, datasets: Any) -> dict[str, Any]:
             from include.flows import preference_tasks
 
             return preference_tasks.open_batch(run, generated, datasets)
 
         @task(retries=2)
-        def verify(run: dict[str, Any], batch: dict[str, Any], datasets: dict[str, Any]) -> dict[str, Any]:
+        def verify(run: Any, batch: Any, datasets: Any) -> dict[str, Any]:
             from include.flows import preference_tasks
 
             return preference_tasks.verify_batch(run, batch, datasets)
 
         @task(retries=1)
-        def build_pairs(run: Any, snapshot: Any, batch: Any, generated: Any, datasets: Any) -> dict[str, Any]:
+        def build_pairs(run: Any, snapshot: Any, generated: Any, datasets: Any) -> dict[str, Any]:
             from include.flows import preference_tasks
 
-            return preference_tasks.pairs_from(run, snapshot, batch, generated, datasets, actor())
+            return preference_tasks.pairs_from(run, snapshot, generated, datasets, actor())
 
         batch = open_batch(run, generated, datasets)
         waited = LabelSensor(task_id="wait_for_labels", run=run, batch=batch, new_only=new_only)
         verify(run, batch, datasets) >> waited
-        return build_pairs(run, waited.output, batch, generated, datasets)
+        return build_pairs(run, waited.output, generated, datasets)
 
     return group(run, generated, datasets)
 
@@ -123,7 +123,7 @@ def reward_model(run: Any, sft_result: Any, pairs: Any) -> Any:
     @task_group(group_id="reward_model")
     def group(run: Any, sft_result: Any, pairs: Any) -> Any:
         @task(retries=0)
-        def gate(run: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
+        def gate(run: Any, result: Any) -> dict[str, Any]:
             from include.flows.evaluation_tasks import reward_gate
 
             return reward_gate(run, result)
@@ -158,7 +158,7 @@ def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, 
             return skip_unless_new(wanted(run, base_result, sft_result, policy_result, reward, datasets))
 
         @task(retries=0)
-        def gates(run: dict[str, Any], wanted: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+        def gates(run: Any, wanted: Any, measured: Any) -> dict[str, Any]:
             from include.flows.evaluation_tasks import judge_candidate
 
             return judge_candidate(run, wanted, measured)
@@ -183,12 +183,12 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
             return skip_if_rejected(make(run, wanted, policy_result, verdict, datasets, actor()))
 
         @task(retries=2)
-        def seats(filed: dict[str, Any]) -> list[int]:
+        def seats(filed: Any) -> list[int]:
             """One approval task for each that the recipe asks for."""
             return list(filed["seats"])
 
         @task(retries=1)
-        def start_canary(filed: dict[str, Any]) -> dict[str, Any]:
+        def start_canary(filed: Any) -> dict[str, Any]:
             from include.flows.release_tasks import start_canary as start
 
             return start(filed, actor())
@@ -210,7 +210,7 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
 
 
 @task(trigger_rule="none_failed", retries=0)
-def outcome(run: dict[str, Any], **context: Any) -> str:
+def outcome(run: Any, **context: Any) -> str:
     """How the run ended, in the finite list of words. Runs only where nothing failed: a *no* and a silence stay red."""
     ti = context["ti"]
     if promoted := ti.xcom_pull(task_ids="release.promote"):

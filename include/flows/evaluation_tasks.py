@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import canonical_bytes, digest, hex_of
 from include.domain.spec import RunSpec
 from include.flows import services
-from include.flows.errors import Rejected
+from include.flows.errors import FlowError, Rejected
 from include.flows.planners import bench_of, model
 from include.settings.catalogue import recipe, versioned
 from include.stages.programs import deployment
@@ -15,19 +15,26 @@ from include.stages.refs import ModelRef, StageResult
 if TYPE_CHECKING:
     from include.gates.judge import GateReport
     from include.gates.policies import GateSet
+    from include.stores.catalog.runs import Output
 
 Json = Mapping[str, Any]
 
 
 def measurements_of(result: Json, output: str = "measurements") -> dict[str, Any]:
     """measurements.json of a committed run, read from the store and checked against its manifest."""
-    store, catalog = services.store(), services.catalog()
-    done = catalog.runs.committed(result["key"])
-    path = done.outputs[output].path if done else ""
+    store = services.store()
+    path = _outputs(result["key"])[output].path
     manifest = store.outputs(result["key"], result["attempt"])[output]
     store.verify_small(path, manifest, limit_bytes=512 << 20)
     found: dict[str, Any] = store.read_json(f"{path}/measurements.json")
     return found
+
+
+def _outputs(key: str) -> Mapping[str, "Output"]:
+    done = services.catalog().runs.committed(key)
+    if done is None:
+        raise FlowError(f"{key} is not committed: clear the task that computes it")
+    return done.outputs
 
 
 def reward_gate(run: Json, result: Json) -> dict[str, Any]:
@@ -57,7 +64,7 @@ def keep_report(report: "GateReport", subject: str, *, policies_digest: str, pur
         subject,
         body,
         verdict="pass" if report.passed else "fail",
-        gate_code=str(body.get("gate_code", "")),
+        gate_code=report.gate_code,
         policies_digest=policies_digest,
         purpose=purpose,
         as_of=as_of,
@@ -134,8 +141,8 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     _record(spec, result, measured)
     report = judge(gates, table_from(measured), expected_from(spec))
     print(report.table())
-    first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
     keep_report(report, wanted_now["deployment"], policies_digest=gates.digest, purpose="release")
+    first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
     if first is not None and first.digest != report.digest:
         print(f"An earlier complete verdict on this deployment binds: {first.digest} ({first.verdict})")
         if first.verdict != "pass":
@@ -158,7 +165,7 @@ def _record(spec: RunSpec, result: Json, measured: Json) -> None:
     from include.stores.catalog.measurements import Measurement
 
     catalog = services.catalog()
-    path = catalog.runs.committed(spec.key).outputs["measurements"].path
+    path = _outputs(spec.key)["measurements"].path
     for row in measured["rows"]:
         values = [item["value"] for item in row["items"]]
         catalog.measurements.record(

@@ -137,5 +137,5 @@ class LabelSensor(BaseOperator):
         )
         return self._result(kept.high_water_mark, kept.digest)
 
-    def _result(self, mark: int, digest: str) -> dict[str, Any]:
+    def _result(self, mark: int | str, digest: str) -> dict[str, Any]:
         return {"batch_id": self.batch["batch_id"], "mark": mark, "digest": digest}

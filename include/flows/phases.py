@@ -81,7 +81,7 @@ def emit(asset: Asset, state: Any, **results: Any) -> Any:
     """The last task of a phase: emits the asset with the state so far and this phase's results."""
 
     @task(task_id="emit", outlets=[asset], retries=2)
-    def emit_state(state: State, results: dict[str, Any]) -> Iterator[Metadata]:
+    def emit_state(state: Any, results: Any) -> Iterator[Metadata]:
         yield Metadata(asset, extra={"state": {**state, **results}, "run_id": get_current_context()["dag_run"].run_id})
 
     return emit_state(state, results)

@@ -36,7 +36,7 @@ def _sft(bench: Bench, run: Json, given: Json) -> Plan:
 
 
 def _generate(bench: Bench, run: Json, given: Json) -> Plan:
-    return programs.generate(bench, model(given["sft"], "policy"), DatasetRef.from_json(given["datasets"]["prompts"]))
+    return programs.generate(bench, model(given["sft"], "policy"), DatasetRef.from_json(given["datasets"]["preference_prompts"]))
 
 
 def _reward_model(bench: Bench, run: Json, given: Json) -> Plan:
@@ -46,7 +46,7 @@ def _reward_model(bench: Bench, run: Json, given: Json) -> Plan:
 def _policy(bench: Bench, run: Json, given: Json) -> Plan:
     sft = model(given["sft"], "policy")
     if run["method"] == "ppo":
-        return programs.ppo(bench, sft, model(given["reward"], "reward_model"), DatasetRef.from_json(given["datasets"]["prompts"]))
+        return programs.ppo(bench, sft, model(given["reward"], "reward_model"), DatasetRef.from_json(given["datasets"]["rl_prompts"]))
     return programs.dpo(bench, sft, DatasetRef.from_json(given["pairs"]["preferences"]))
 
 

@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.domain.canonical import canonical_bytes, digest
+from include.domain.canonical import digest
 from include.domain.records import Candidate, Prompt
 from include.flows import services
 from include.flows.errors import FlowError
 from include.settings.catalogue import recipe, rubric
+from include.settings.recipes import Recipe
 from include.stages.refs import DatasetRef
 
 if TYPE_CHECKING:
-    from include.data.annotation_client import AnnotationClient
+    from include.data.annotation_client import AnnotationClient, Snapshot
+    from include.data.preferences import PreferenceSettings
 
 Json = Mapping[str, Any]
 
@@ -64,7 +66,7 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
 
     wanted = recipe(run["recipe"]).annotation
     shown = rubric(wanted.rubric)
-    prompts = prompts_of(datasets["prompts"])
+    prompts = prompts_of(datasets["preference_prompts"])
     by_prompt: dict[str, list[Candidate]] = {}
     for candidate in candidates_of(generated):
         by_prompt.setdefault(candidate.prompt_id, []).append(candidate)
@@ -102,7 +104,7 @@ def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:
     """The verifier as an annotator: right first, then the asked form, through the same blind API as people."""
     if batch["human"] == batch["tasks"]:
         return {"labels": 0, "verdicts": {}}
-    prompts = prompts_of(datasets["prompts"])
+    prompts = prompts_of(datasets["preference_prompts"])
     counts: dict[str, int] = {}
     with services.annotation("verifier") as client:
         while (answered := _verify_next(client, batch["batch_id"], prompts)) is not None:
@@ -115,6 +117,7 @@ def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:
 
 
 def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str, Prompt]) -> str | None:
+    from include.data.annotation_client import Judgement
     from include.verifiers.compare import compare
 
     task = client.next_task(batch_id)
@@ -122,58 +125,68 @@ def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str
         return None
     prompt = prompts.get(task.prompt_id)
     if prompt is None or prompt.reference is None:
-        client.submit(task.task_id, "cannot_judge", ("not_decidable",))
+        client.submit(task.task_id, Judgement("cannot_judge", ("not_decidable",)))
         return "cannot_judge"
-    found = compare(prompt.reference, task.left, task.right)
+    found = compare(prompt.reference, task.left.text, task.right.text)
     verdict = {"A": "left", "B": "right"}.get(found.verdict, found.verdict)
-    client.submit(task.task_id, verdict, tuple(found.reason_codes))
+    client.submit(task.task_id, Judgement(verdict, tuple(found.reason_codes)))
     return verdict
 
 
-def pairs_from(run: Json, snapshot: Json, batch: Json, generated: Json, datasets: Json, writer: str) -> dict[str, Any]:
-    """The preference datasets of a snapshot: `preferences` (people's and verifier's labels) and `reward_pairs` (with synthetic ones)."""
+def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, writer: str) -> dict[str, Any]:
+    """The preference datasets of a snapshot: `preferences` (people's and the verifier's labels) and `reward_pairs` (with synthetic ones)."""
     from include.data.preferences import PreferenceSource, build_preferences
-    from include.flows.data_tasks import publish, synthetic_pairs
+    from include.flows.data_tasks import checked, publish
+    from include.transforms.datasets_io import read_members
 
     wanted = recipe(run["recipe"])
+    frozen = _frozen(snapshot)
+    source = PreferenceSource(
+        snapshot_digest=frozen.digest,
+        labels=frozen.labels,
+        candidates=candidates_of(generated),
+        prompts=prompts_of(datasets["preference_prompts"]),
+        purposes={frozen.batch_id: frozen.purpose},
+    )
+    synthetic = [local_dataset(datasets["synthetic_pairs"])] if "synthetic_pairs" in datasets else []
+    made = {}
+    for name, imported, share in (
+        ("preferences", [], wanted.preferences.max_imported_share),
+        ("reward_pairs", synthetic, wanted.preferences.reward_max_imported_share),
+    ):
+        folder = services.work_dir() / "pairs" / frozen.digest.removeprefix("sha256:")[:16] / name
+        built = build_preferences(folder, source, _settings(wanted, name, share), imported)
+        print(built.text)
+        checked(built.info, wanted, folder)
+        origins = [(ref["content_hash"], "imported") for ref in ([datasets["synthetic_pairs"]] if imported else [])]
+        parents = [*origins, (generated["outputs"]["candidates"]["digest"], "candidates")]
+        members = [(label_id, digest_, frozen.batch_id) for label_id, digest_ in read_members(built.info.folder).items()]
+        made[name] = publish(built.info, wanted.data.project, writer, derived_from=parents, members=members)
+    return made
+
+
+def _frozen(snapshot: Json) -> "Snapshot":
+    """The labels at the snapshot's mark; refused when they no longer give its digest."""
     with services.annotation("pipeline") as client:
         frozen = client.snapshot(snapshot["batch_id"], up_to=snapshot["mark"])
     if frozen.digest != snapshot["digest"]:
         raise FlowError(
             f"snapshot {snapshot['digest']} of batch {snapshot['batch_id']} now reads {frozen.digest}: labels were changed under it"
         )
-    withdrawn = services.catalog().labels
-    source = PreferenceSource(
-        snapshot_digest=frozen.digest,
-        labels=frozen.labels,
-        candidates=candidates_of(generated),
-        prompts=prompts_of(datasets["prompts"]),
-        purpose=frozen.purpose,
+    return frozen
+
+
+def _settings(wanted: Recipe, name: str, max_imported_share: float) -> "PreferenceSettings":
+    from include.data.plan import split_of
+    from include.data.preferences import PreferenceSettings
+
+    return PreferenceSettings(
+        dataset_id=name,
+        rubric_versions=tuple(rubric(item).version for item in wanted.preferences.rubrics),
+        split=split_of(wanted.data),
+        max_imported_share=max_imported_share,
+        max_pairs_per_prompt=wanted.preferences.max_pairs_per_prompt,
+        min_train_pairs=wanted.preferences.min_train_pairs,
+        aggregation=wanted.preferences.aggregation,
+        seed=wanted.seed,
     )
-    del withdrawn
-    rubrics = tuple(rubric(name).version for name in wanted.preferences.rubrics)
-    made = {}
-    for name, imported, share in (
-        ("preferences", (), wanted.preferences.max_imported_share),
-        ("reward_pairs", synthetic_pairs(run, datasets), wanted.preferences.reward_max_imported_share),
-    ):
-        folder = (
-            services.work_dir()
-            / "pairs"
-            / digest("pairs-folder", {"s": frozen.digest, "n": name, "r": wanted.digest}).removeprefix("sha256:")
-        )
-        info = build_preferences(
-            folder,
-            name=f"{wanted.data.project}-{name}",
-            source=source,
-            rubrics=rubrics,
-            imported=imported,
-            max_imported_share=share,
-            settings=wanted,
-        )
-        made[name] = publish(info, writer, batch_id=frozen.batch_id)
-    return made
-
-
-def snapshot_bytes(labels: Any) -> bytes:
-    return canonical_bytes([label.to_json() for label in labels])

@@ -28,16 +28,14 @@ def is_owner_alive(owner: Mapping[str, Any]) -> bool:
 def reconcile_cluster() -> list[dict[str, str]]:
     """One pass over the cluster's jobs and the catalog's live submissions; says what it found and did."""
     from airflow_slurm.hook import SlurmHook
+    from airflow_slurm.receipts import load_store
     from airflow_slurm.reconciler import reconcile
-    from include.stores.catalog.receipts import CatalogReceipts
 
     where = cluster()
-    receipts = CatalogReceipts(**services.receipts_config())
+    receipts = load_store(services.RECEIPTS, services.receipts_config())
     found = reconcile(SlurmHook(where.slurm_conn_id), receipts, is_owner_alive, name_prefix=f"{JOB_PREFIX}-")
     for finding in found:
-        print(f"{finding.kind}: {finding.key or '–'} job {finding.job_id or '–'}: {finding.action}. {finding.detail}")
+        print(f"{finding.kind}: {finding.key or '–'} job {finding.job_id or '–'}: {finding.detail}")
     if not found:
         print("Every job has an owner, and every owner its job.")
-    return [
-        {"kind": str(f.kind), "key": str(f.key), "job_id": str(f.job_id), "action": str(f.action), "detail": str(f.detail)} for f in found
-    ]
+    return [{"kind": str(f.kind), "key": str(f.key), "job_id": str(f.job_id), "detail": str(f.detail)} for f in found]

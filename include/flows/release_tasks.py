@@ -97,7 +97,12 @@ def dossier(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json, 
 
 def shadow_wanted(wanted: Json, datasets: Json) -> dict[str, Any]:
     role = "champion" if wanted["champion"] else "sft"
-    return {"candidate": wanted["models"]["candidate"], "other": wanted["models"][role], "other_role": role, "prompts": datasets["prompts"]}
+    return {
+        "candidate": wanted["models"]["candidate"],
+        "other": wanted["models"][role],
+        "other_role": role,
+        "prompts": datasets["preference_prompts"],
+    }
 
 
 def _text(body: Json, gates: Json, wanted: Json) -> str:

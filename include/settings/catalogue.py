@@ -79,14 +79,10 @@ def rubric(reference: str) -> Rubric:
     """A rubric; its `version` is name@number#<first 12 digits of its text's digest>, so a changed text can't keep its version."""
     data = versioned("rubrics", reference)
     try:
-        body = {
-            "rubric_id": str(data["name"]),
-            "text": str(data["text"]),
-            "dimensions": [str(d) for d in data["dimensions"]],
-            "reason_codes": [str(c) for c in data["reason_codes"]],
-        }
+        name, text = str(data["name"]), str(data["text"])
+        dimensions, reasons = ([str(item) for item in data[field]] for field in ("dimensions", "reason_codes"))
     except KeyError as error:
         raise SettingsError(f"rubric {reference}: {error} is missing") from error
+    body = {"rubric_id": name, "text": text, "dimensions": dimensions, "reason_codes": reasons}
     mark = digest("rubric", body).removeprefix("sha256:")[:12]
-    version = f"{data['name']}@{data['version']}#{mark}"
-    return Rubric(body["rubric_id"], version, body["text"], tuple(body["dimensions"]), tuple(body["reason_codes"]))
+    return Rubric(name, f"{name}@{data['version']}#{mark}", text, tuple(dimensions), tuple(reasons))

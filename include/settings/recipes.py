@@ -64,7 +64,7 @@ class DataSettings(Settings):
     max_quarantine_share: float = Field(0.02, ge=0, le=1)
     min_rows: dict[str, int] = Field(default_factory=dict)
     use_shares: dict[str, float]
-    near_duplicate_threshold: float = Field(0.9, gt=0, le=1)
+    near_duplicate_threshold: float = Field(0.8, gt=0, le=1)
     synthetic_pairs: int = Field(0, ge=0)
     seed: int = 0
 

@@ -1,0 +1,140 @@
+"""Data: the base's raw file, and the datasets of a recipe, validated, versioned and brought to the store."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import sha256_file
+from include.domain.layout import dataset_dir, source_dir
+from include.domain.manifest import MANIFEST, Manifest
+from include.flows import services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe
+from include.settings.recipes import BaseSource, Recipe
+from include.stages.refs import DatasetRef, FileRef
+
+if TYPE_CHECKING:
+    from include.data.report import ValidationReport
+    from include.transforms.datasets_io import DatasetInfo
+
+Json = Mapping[str, Any]
+
+
+def bring_source(run: Json) -> dict[str, Any]:
+    """The base's raw file in the store, by the sha256 of its bytes.
+
+    Raises:
+        FlowError: the file is missing, or is not the one that the recipe pins.
+    """
+    found = recipe(run["recipe"])
+    local = _raw_file(found.base_source, found.base.file)
+    sha256 = sha256_file(local)
+    if found.base_source.sha256 not in (None, sha256):
+        raise FlowError(f"{local} is {sha256}, the recipe pins {found.base_source.sha256}: fetch the pinned file, or pin this one")
+    services.store().put_file(local, f"{source_dir(sha256)}/{found.base.file}", sha256)
+    print(f"{found.base.file}: {local.stat().st_size / 1e6:.1f} MB, {sha256}")
+    return FileRef(sha256, found.base.file).to_json()
+
+
+def _raw_file(source: BaseSource, name: str) -> Path:
+    if source.kind == "generated":
+        from include.transforms.sources.arithmetic import write_corpus
+
+        local = services.work_dir() / "corpora" / f"{source.seed}-{source.rows}" / name
+        local.parent.mkdir(parents=True, exist_ok=True)
+        write_corpus(local, seed=source.seed, rows=source.rows)
+        return local
+    path = Path(str(source.path))
+    local = path if path.is_absolute() else Path(services.setting("ALIGN_SOURCES")) / path
+    if not local.is_file():
+        raise FlowError(f"{local} is missing: `python -m local fetch` brings what the quick start needs")
+    return local
+
+
+def build(run: Json, writer: str) -> dict[str, Any]:
+    """Reads, validates, cleans, splits and stores the datasets of the recipe; returns their references by name.
+
+    Raises:
+        ValidationStopped: Great Expectations says no, or could not check. The pages to read are named in the task's log.
+    """
+    from include.data.build import build_datasets
+    from include.data.errors import ValidationStopped
+    from include.data.plan import plan_of
+    from include.verifiers import arithmetic
+
+    found = recipe(run["recipe"])
+    plan = plan_of(found.data, Path(services.setting("ALIGN_SOURCES")), arithmetic.VERSION)
+    out = services.work_dir() / "build" / found.data.project
+    try:
+        built = build_datasets(plan, out, filesystems=_filesystems(found))
+    except ValidationStopped as stopped:
+        _show(stopped.report, run)
+        raise
+    print(built.text)
+    _show(built.validation, run)
+    sources = {name: [(parent, "source") for parent in info.derived_from] for name, info in built.datasets.items()}
+    return {name: publish(info, found.data.project, writer, derived_from=sources[name]) for name, info in built.datasets.items()}
+
+
+def _filesystems(found: Recipe) -> dict[str, Any]:
+    """Ready filesystems of the sources in buckets, with the credentials of their `aws` connection."""
+    wanted = [source for source in found.data.sources if source.kind == "s3"]
+    return {source.name: s3_filesystem(source.s3_conn_id or "aws_default") for source in wanted}
+
+
+def s3_filesystem(conn_id: str) -> Any:
+    """An fsspec filesystem over S3 with the credentials and the endpoint of an Airflow `aws` connection."""
+    import s3fs
+    from airflow.providers.amazon.aws.hooks.s3 import S3Hook
+
+    hook = S3Hook(aws_conn_id=conn_id)
+    credentials = hook.get_credentials()
+    endpoint = hook.conn_config.get_service_endpoint_url("s3")
+    return s3fs.S3FileSystem(
+        key=credentials.access_key,
+        secret=credentials.secret_key,
+        token=credentials.token,
+        client_kwargs={"endpoint_url": endpoint, "region_name": hook.region_name} if endpoint else {"region_name": hook.region_name},
+    )
+
+
+def _show(report: "ValidationReport", run: Json) -> None:
+    """Says the outcome and where its pages are: on disk, and in the UI."""
+    from include.flows.links import validation_link
+
+    print(f"Validation {report.outcome}: {report.text}\nPages: {report.docs / 'index.html'}")
+    validation_link(report.docs, str(run["run_id"]))
+
+
+def checked(info: "DatasetInfo", found: Recipe, folder: Path) -> None:
+    """Validates one dataset that was made from labels; raises ValidationStopped when it does not pass."""
+    from include.data.errors import ValidationStopped
+    from include.data.validate import stored_table, validate
+
+    report = validate([stored_table(info, found.data.licences, 1)], folder / "validation", [], [])
+    if not report.passed:
+        raise ValidationStopped(report)
+
+
+def publish(
+    info: "DatasetInfo",
+    project: str,
+    writer: str,
+    *,
+    derived_from: Sequence[tuple[str, str]] = (),
+    members: Sequence[tuple[str, str, str | None]] = (),
+) -> dict[str, Any]:
+    """Brings a dataset to the store and gives it its version; the same content is the same version."""
+    import json
+
+    store, catalog = services.store(), services.catalog()
+    manifest = Manifest.from_json(json.loads((info.folder / MANIFEST).read_text("utf-8")))
+    target = dataset_dir(info.content_hash)
+    if not store.exists(f"{target}/{MANIFEST}"):
+        store.put_folder(info.folder, target, manifest)
+    body = {**json.loads((info.folder / "dataset.json").read_text("utf-8")), "dataset_id": f"{project}-{info.dataset_id}"}
+    version = catalog.datasets.register(body, manifest, writer, derived_from=list(derived_from), members=list(members))
+    catalog.artifacts.add_location(version.artifact, store.uri, target)
+    ref = DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact, dict(info.counts))
+    print(f"{ref}: {info.content_hash}")
+    return ref.to_json()
