@@ -1,7 +1,8 @@
 """Rows of the formats in use, into one form. What does not fit is set aside with its line and a reason; a file is never aborted.
 
 Read are: messages | conversations; prompt + response; instruction (+ input, history) + output; prompt + chosen + rejected, or
-chosen and rejected as whole conversations; suites: a prompt with options and answer, or with a reference.
+chosen and rejected as whole conversations; prompt + a + b + choice (+ swapped), a vote; suites: a prompt with options and answer,
+or with a reference.
 """
 
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from include.transforms.errors import TransformError
 from include.transforms.messages import RowError, messages_of, objects_of, one_answer, shared_prefix, split_at_last_user, text_of
 from include.transforms.readers import Quarantined, RawRow
 from include.transforms.source import Source
+from include.transforms.votes import Refused, Undecided, resolve_vote
 
 ROW_KINDS = ("demonstration", "prompt", "pair", "suite")
 _IDS = ("id", "exampleId", "example_id", "prompt_id", "pair_id", "item_id")
@@ -21,6 +23,10 @@ _CONVERSATION = ("messages", "conversations", "conversation")
 _ANSWER = ("response", "output", "completion", "answer")
 _GROUPS = ("group", "conversation_id", "document_id")
 _TEXT_FIELDS = {"language": ("language", "lang"), "topic": ("topic", "category"), "safety_class": ("safety_class",)}
+
+
+class _LeftOut(ValueError):
+    """No defect, but nothing to learn from: a tie, for example."""
 
 
 class _Fields:
@@ -63,6 +69,8 @@ def normalise_row(row: RawRow, kind: str, source: Source) -> Draft | Quarantined
         return Draft(line=row.line, **body, unused=fields.unused)
     except (RowError, RecordError) as error:
         return Quarantined(source.name, row.line, str(error), row.raw)
+    except _LeftOut as left:
+        return Quarantined(source.name, row.line, str(left), row.raw, deliberate=True)
 
 
 def _described(fields: _Fields, source: Source) -> dict[str, Any]:
@@ -170,9 +178,9 @@ def _prompt(fields: _Fields) -> dict[str, Any]:
 
 
 def _pair(fields: _Fields) -> dict[str, Any]:
-    if missing := [name for name in ("chosen", "rejected") if not fields.has(name)]:
-        raise RowError(f"no {missing[0]} answer")
-    chosen, rejected = fields.take("chosen"), fields.take("rejected")
+    chosen, rejected = _voted(fields) if fields.has("choice") else (fields.take("chosen"), fields.take("rejected"))
+    if chosen is None or rejected is None:
+        raise RowError(f"no {'chosen' if chosen is None else 'rejected'} answer")
     if fields.has("prompt", "instruction", "question"):
         bare = _asked(fields)
     elif isinstance(chosen, list) and isinstance(rejected, list):
@@ -185,6 +193,16 @@ def _pair(fields: _Fields) -> dict[str, Any]:
     for name, side in sides.items():
         _not_empty((side,), name)
     return {"messages": _to_be_answered(_system(fields, bare)), **sides}
+
+
+def _voted(fields: _Fields) -> tuple[str, str]:
+    vote = {name: fields.take(name) for name in ("a", "b", "swapped", "choice")}
+    found = resolve_vote(vote)
+    if isinstance(found, Refused):
+        raise RowError(found.reason)
+    if isinstance(found, Undecided):
+        raise _LeftOut(f"the vote is {found.reason}: it never becomes a pair")
+    return found.chosen, found.rejected
 
 
 def _suite(fields: _Fields) -> dict[str, Any]:
