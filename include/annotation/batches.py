@@ -44,17 +44,16 @@ def create_batch(database: Database, order: Order) -> tuple[dict[str, Any], bool
     """
     body_digest = _checked_digest(order.body)
     try:
-        with database.write() as connection:
-            known = _known(connection, order.key, body_digest)
-            if known is not None:
-                return known, False
-            return _insert(connection, order, body_digest), True
-    except IntegrityError:  # PostgreSQL: another request with this key or rubric was faster; SQLite has one writer at a time
-        with database.read() as connection:
-            known = _known(connection, order.key, body_digest)
-        if known is None:
-            raise
-        return known, False
+        return _create(database, order, body_digest)
+    except IntegrityError:
+        # PostgreSQL: another request with this key, or this new rubric, was faster. Now it is there to be found.
+        return _create(database, order, body_digest)
+
+
+def _create(database: Database, order: Order, body_digest: str) -> tuple[dict[str, Any], bool]:
+    with database.write() as connection:
+        known = _known(connection, order.key, body_digest)
+        return (known, False) if known is not None else (_insert(connection, order, body_digest), True)
 
 
 def _checked_digest(body: BatchIn) -> str:

@@ -1,5 +1,7 @@
 """Headers on every answer, and a limit on every request's body."""
 
+import contextlib
+
 from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,7 +26,7 @@ class _TooLarge(Exception):
 
 
 class Protection:
-    """ASGI middleware: adds HEADERS, and answers 413 once a body is larger than `limit` bytes, told or not."""
+    """ASGI middleware: adds HEADERS, and answers 413 once a body is larger than `limit` bytes, announced or not."""
 
     def __init__(self, app: ASGIApp, limit: int = MAX_BODY_BYTES) -> None:
         self._app = app
@@ -34,34 +36,34 @@ class Protection:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started = False
+        body = _CountedBody(receive, self._limit)
 
         async def guarded_send(message: Message) -> None:
-            nonlocal started
+            if body.too_large:  # the framework answers a body it could not read with something less clear
+                return
             if message["type"] == "http.response.start":
-                started = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        try:
-            await self._app(scope, self._counting(receive), guarded_send)
-        except _TooLarge:
-            if started:
-                raise
+        with contextlib.suppress(_TooLarge):
+            await self._app(scope, body.receive, guarded_send)
+        if body.too_large:
             error = {"code": "too_large", "message": f"a request's body may have {self._limit} bytes"}
-            await JSONResponse({"error": error}, status_code=413)(scope, receive, guarded_send)
+            await JSONResponse({"error": error}, status_code=413, headers=HEADERS)(scope, receive, send)
 
-    def _counting(self, receive: Receive) -> Receive:
-        seen = 0
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._limit:
-                raise _TooLarge
-            return message
+class _CountedBody:
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._left = limit
+        self.too_large = False
 
-        return counted
+    async def receive(self) -> Message:
+        message = await self._receive()
+        self._left -= len(message.get("body", b""))
+        if self._left < 0:
+            self.too_large = True
+            raise _TooLarge
+        return message
