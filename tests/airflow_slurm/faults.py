@@ -1,0 +1,102 @@
+"""Accidents on purpose: a process that dies at a line, and a network that swallows an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing that catches errors catches it."""
+
+
+class DiesAt:
+    """Lets everything through to what it wraps, until one method was called (or is about to be)."""
+
+    def __init__(self, wrapped: Any, method: str, *, before: bool) -> None:
+        self._wrapped, self._method, self._before = wrapped, method, before
+        self.died = False
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self._wrapped, name)
+        if name != self._method or self.died:
+            return attribute
+        self.died = True
+        if asyncio.iscoroutinefunction(attribute):
+
+            async def dies(*args: Any, **kwargs: Any) -> Any:
+                if not self._before:
+                    await attribute(*args, **kwargs)
+                raise Killed(name)
+
+            return dies
+
+        def dies_too(*args: Any, **kwargs: Any) -> Any:
+            if not self._before:
+                attribute(*args, **kwargs)
+            raise Killed(name)
+
+        return dies_too
+
+
+class Proxy:
+    """A TCP relay in front of sshd that can cut every connection, and counts them."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.connections = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Proxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cut()
+        assert self._server is not None
+        self._server.close()
+
+    def cut(self) -> None:
+        """Break every connection, without a word to either side."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        self._writers |= {writer, far_writer}
+        await asyncio.gather(_relay(reader, far_writer), _relay(far_reader, writer))
+
+
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    finally:
+        writer.transport.abort()
+
+
+def slow_command(folder: Path, name: str, *, before_s: float = 0.0, after_s: float = 0.0) -> Path:
+    """A folder for ``slurm_bin`` whose ``name`` waits before or after the real one has done its work."""
+    folder.mkdir(exist_ok=True)
+    script = folder / name
+    script.write_text(
+        f'#!/bin/sh\nsleep {before_s}\nPATH="${{PATH#*:}}"\nout=$({name} "$@")\nrc=$?\ntouch {folder}/done\nsleep {after_s}\necho "$out"\nexit $rc\n'
+    )
+    script.chmod(0o755)
+    return folder
+
+
+async def appears(path: Path, timeout_s: float = 20.0) -> None:
+    """Wait for a file."""
+    async with asyncio.timeout(timeout_s):
+        while not path.exists():
+            await asyncio.sleep(0.05)
