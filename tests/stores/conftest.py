@@ -11,10 +11,14 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 import sqlalchemy as sa
 
+from include.stores.artifacts import ArtifactStore
 from include.stores.catalog import Catalog
+from include.stores.sftp import SftpFileSystem
+from tests.stores.servers import SSHD, SshServer
 from tests.stores.things import Clock
 
 _BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -64,3 +68,26 @@ def clock() -> Clock:
 @pytest.fixture
 def catalog(catalog_url: str, clock: Clock) -> Catalog:
     return Catalog.open(catalog_url, clock=clock)
+
+
+@pytest.fixture(scope="session")
+def ssh_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshServer]:
+    """A private sshd for the whole session."""
+    if SSHD is None:
+        pytest.skip("no sshd here: apt-get install openssh-server")
+    server = SshServer(tmp_path_factory.mktemp("sshd"))
+    with server.run():
+        yield server
+
+
+@pytest.fixture(params=["local", "sftp"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ArtifactStore]:
+    """An empty store, as a mounted path and over SFTP."""
+    root = tmp_path / "store"
+    root.mkdir()
+    if request.param == "local":
+        yield ArtifactStore(fsspec.filesystem("file"), str(root))
+        return
+    fs = SftpFileSystem(request.getfixturevalue("ssh_server").target())
+    yield ArtifactStore(fs, str(root), uri=f"sftp://test{root}")
+    fs.channel.close()

@@ -160,6 +160,13 @@ class Dossiers:
         with self._db.read() as connection:
             return latest_round(connection, dossier)
 
+    def asked_in(self, run_id: str) -> str | None:
+        """The dossier that a run put before people last, or None."""
+        with self._db.read() as connection:
+            query = sa.select(askers.c.dossier).where(askers.c.run_id == run_id).order_by(askers.c.created_at.desc()).limit(1)
+            found = connection.execute(query).scalar()
+        return None if found is None else str(found)
+
     def waiting(self) -> list[Decision]:
         """Every open round whose dossier still waits for people."""
         with self._db.read() as connection:
