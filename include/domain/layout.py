@@ -1,9 +1,9 @@
 """Where things lie in the store. One place names every path; paths are POSIX and relative to the store's root.
 
-    bases/<hex>/  datasets/<hex>/  code/<hex>.tar  env/<hex>/  runs/<key hex>/
-    runs/<key>/spec.json
-    runs/<key>/submissions/<n>/placement.json script.sh slurm-<job>.log
-    runs/<key>/attempts/<n>-<job id>.<restart>/...
+bases/<hex>/  datasets/<hex>/  code/<hex>.tar  env/<hex>/  runs/<key hex>/
+runs/<key>/spec.json
+runs/<key>/submissions/<n>/placement.json script.sh slurm-<job>.log
+runs/<key>/attempts/<n>-<job id>.<restart>/...
 """
 
 import re

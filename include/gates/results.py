@@ -8,6 +8,7 @@ from typing import Any
 from include.domain.canonical import digest
 from include.domain.outcomes import Verdict
 from include.gates import render
+from include.gates.errors import GateError
 
 WAIVABLE = ("missing", "not_built")
 """Causes of *not evaluated* that a waiver covers. A measurement that is there and is refused is never waived."""
@@ -127,3 +128,22 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [item.to_json() if isinstance(item, SliceResult) else item for item in value]
     return value
+
+
+def report_from(value: Mapping[str, Any]) -> GateReport:
+    """The report whose `to_json` was kept.
+
+    Raises:
+        GateError: it is not one.
+    """
+    try:
+        results = tuple(_result_from(item) for item in value["results"])
+        return GateReport(value["gate_code"], value["gates"], value["gates_digest"], value["identity"], results, tuple(value["notes"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise GateError(f"not a gate report: {error!r}") from error
+
+
+def _result_from(value: Mapping[str, Any]) -> GateResult:
+    plain = {k: v for k, v in value.items() if k not in ("lets_through", "verdict", "slices", "measured")}
+    slices = tuple(SliceResult(**{**item, "verdict": Verdict(item["verdict"])}) for item in value["slices"])
+    return GateResult(verdict=Verdict(value["verdict"]), slices=slices, measured=tuple(value["measured"]), **plain)

@@ -77,6 +77,8 @@ def test_no_colon_and_no_escape_in_paths() -> None:
         run.attempt("../../etc")
 
 
-@pytest.mark.parametrize(("name", "step"), [("step-200", 200), ("step-1000", 1000), ("step-3.tmp", None), ("step-3.bak", None), ("step-", None)])
+@pytest.mark.parametrize(
+    ("name", "step"), [("step-200", 200), ("step-1000", 1000), ("step-3.tmp", None), ("step-3.bak", None), ("step-", None)]
+)
 def test_only_whole_names_are_checkpoints(name: str, step: int | None) -> None:
     assert checkpoint_step(name) == step

@@ -41,8 +41,15 @@ def label(**changed: Any) -> Label:
 
 def test_a_prompt_survives_the_round_trip() -> None:
     tools = ({"name": "sum", "parameters": {"type": "object"}},)
-    messages = (Message("system", "Be brief."), Message("user", "2+3"), Message("assistant", "", ({"id": "1"},)), Message("tool", "5", name="sum"))
-    before = Prompt(prompt_id_of(messages, tools), messages, "s", "MIT", "licence", "g", tools=tools, reference=Reference("arithmetic", "1", "5"))
+    messages = (
+        Message("system", "Be brief."),
+        Message("user", "2+3"),
+        Message("assistant", "", ({"id": "1"},)),
+        Message("tool", "5", name="sum"),
+    )
+    before = Prompt(
+        prompt_id_of(messages, tools), messages, "s", "MIT", "licence", "g", tools=tools, reference=Reference("arithmetic", "1", "5")
+    )
     assert Prompt.from_json(before.to_json()) == before
 
 

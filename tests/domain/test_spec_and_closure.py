@@ -14,7 +14,9 @@ D = ["sha256:" + str(i) * 64 for i in range(10)]
 
 
 def spec() -> RunSpec:
-    return RunSpec("sft", "include.training.sft", {"base": D[1], "demonstrations": D[2]}, D[3], {"learning_rate": 2e-5}, D[4], 42, D[5], D[6])
+    return RunSpec(
+        "sft", "include.training.sft", {"base": D[1], "demonstrations": D[2]}, D[3], {"learning_rate": 2e-5}, D[4], 42, D[5], D[6]
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +119,13 @@ def test_a_metric_nobody_imports_leaves_the_revision_alone(project: Path, file: 
 
 @pytest.mark.parametrize(
     "text",
-    ["import importlib\nimportlib.import_module('include.b.metric')\n", "exec('x = 1')\n", "__import__('os')\n", "from . import helper\n", "import include.missing\n"],
+    [
+        "import importlib\nimportlib.import_module('include.b.metric')\n",
+        "exec('x = 1')\n",
+        "__import__('os')\n",
+        "from . import helper\n",
+        "import include.missing\n",
+    ],
 )
 def test_what_would_be_outside_the_revision_is_refused(project: Path, text: str) -> None:
     (project / "include/a/helper.py").write_text(text)

@@ -1,0 +1,182 @@
+"""`align`: what is released, where it came from, what came from it, and the decisions only a person can take.
+
+It reads the catalog alone (ALIGN_CATALOG_URL), so it answers also when MLflow, Airflow or the cluster are away.
+"""
+
+import argparse
+import getpass
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from include.domain.errors import AlignmentError
+
+if TYPE_CHECKING:
+    from include.stores.catalog import Catalog
+
+REFS = "champion, champion:NAME, a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; 0 done, 1 refused with the reason on stderr, 2 wrong usage."""
+    options = _parser().parse_args(argv)
+    try:
+        run: Callable[[argparse.Namespace], int] = options.run
+        return run(options)
+    except AlignmentError as error:
+        print(f"align: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="align", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _command(commands, "lineage", _lineage, "where something came from", ("ref", REFS), json_too=True)
+    _command(commands, "impact", _impact, "everything that came from something", ("ref", REFS), json_too=True)
+    _command(
+        commands, "gates", _gates, "gate reports of a DAG run, of a deployment or of a champion", ("ref", "a DAG run's id, or " + REFS)
+    )
+    _command(
+        commands, "ledger", _ledger, "checks the ledger's chain and shows the history of a name", ("name", "registered name"), optional=True
+    )
+    _command(commands, "runs", _runs, "stage runs by key, newest first", ("stage", "one stage only"), optional=True)
+    resolve = _command(commands, "resolve", _resolve, "says what became of a job whose end is unknown", ("key", "stage key, sha256:…"))
+    resolve.add_argument("how", choices=("lost", "ended"), help="lost: it is gone; ended: it was seen to end")
+    resolve.add_argument("--why", required=True, help="stands in the ledger")
+    resolve.add_argument("--who", default=None, help="who decides; by default the user of this shell")
+    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of a champion or deployment", ("ref", REFS))
+    pull.add_argument("directory", type=Path, help="a new folder")
+    return parser
+
+
+def _command(
+    commands: Any, name: str, run: Any, text: str, argument: tuple[str, str], *, optional: bool = False, json_too: bool = False
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    made.add_argument(argument[0], help=argument[1], nargs="?" if optional else None)
+    if json_too:
+        made.add_argument("--json", action="store_true", help="as JSON")
+    made.set_defaults(run=run)
+    return made
+
+
+def _catalog() -> "Catalog":
+    from include.stores.catalog import Catalog
+
+    url = os.environ.get("ALIGN_CATALOG_URL")
+    if not url:
+        raise AlignmentError("ALIGN_CATALOG_URL is not set: name the catalog, or start the local stack (make demo)")
+    return Catalog.open(url)
+
+
+def released_names(catalog: "Catalog") -> list[str]:
+    """Names that have a champion now."""
+    names = {entry.name for entry in catalog.ledger.entries(kind="released")}
+    return sorted(name for name in names if catalog.ledger.champion(name))
+
+
+def full_ref(catalog: "Catalog", ref: str) -> str:
+    """`ref` with a bare ``champion`` completed, where only one name has one."""
+    if ref != "champion":
+        return ref
+    names = released_names(catalog)
+    if len(names) != 1:
+        raise AlignmentError(f"champion of which name? {', '.join(names) or 'none is released yet'}")
+    return f"champion:{names[0]}"
+
+
+def _lineage(options: argparse.Namespace) -> int:
+    catalog = _catalog()
+    node = catalog.lineage.trace(full_ref(catalog, options.ref))
+    print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else node.render())
+    return 0
+
+
+def _impact(options: argparse.Namespace) -> int:
+    catalog = _catalog()
+    found = catalog.lineage.impact(full_ref(catalog, options.ref))
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else found.render())
+    return 0
+
+
+def _gates(options: argparse.Namespace) -> int:
+    from include.gates.results import report_from
+
+    catalog = _catalog()
+    deployment = _deployment_of(catalog, options.ref)
+    reports = catalog.measurements.reports_of(deployment)
+    if not reports:
+        raise AlignmentError(f"no gate report of {deployment} is in the catalog")
+    for report in reports:
+        print(f"{report.purpose} {report.digest} ({report.created_at}): {report.verdict}")
+        print(report_from(report.body).table(), end="\n\n")
+    return 0
+
+
+def _deployment_of(catalog: "Catalog", ref: str) -> str:
+    """The deployment that a run asked to release, or that `ref` names."""
+    dossier = catalog.releases.asked_in(ref)
+    if dossier is not None:
+        return str(catalog.releases.dossier(dossier).deployment)
+    return str(catalog.lineage.resolve(full_ref(catalog, ref)))
+
+
+def _ledger(options: argparse.Namespace) -> int:
+    catalog = _catalog()
+    rows, head = catalog.ledger.verify(), catalog.ledger.head()
+    print(f"{rows} rows, each fits the one before; head {head['hash']}")
+    for entry in catalog.ledger.entries(name=options.name) if options.name else catalog.ledger.entries():
+        print(f"{entry.seq:>5}  {entry.at}  {entry.kind:<16} {entry.name or '–'}  {entry.actor}  {_short(entry.payload)}")
+    return 0
+
+
+def _short(payload: Any) -> str:
+    wanted = {k: v for k, v in payload.items() if k in ("deployment", "person", "comment", "account", "why", "reason", "ref")}
+    return "  ".join(f"{k}={str(v)[:40]}" for k, v in wanted.items())
+
+
+def _runs(options: argparse.Namespace) -> int:
+    for run in _catalog().runs.newest(options.stage):
+        print(f"{run.created_at}  {run.stage:<13} {run.key}  {run.committed_attempt or 'not committed'}")
+    return 0
+
+
+def _resolve(options: argparse.Namespace) -> int:
+    from include.stores.catalog.receipts import CatalogReceipts
+
+    _catalog()
+    who = options.who or getpass.getuser()
+    done = CatalogReceipts(os.environ["ALIGN_CATALOG_URL"]).resolve(options.key, options.how, who, options.why)
+    print(f"submission {done.n} of {options.key} is {options.how}, says {who}; clear the task to go on")
+    return 0
+
+
+def _pull(options: argparse.Namespace) -> int:
+    from include.domain.manifest import Manifest
+    from include.stores.artifacts import ArtifactStore
+
+    import fsspec
+
+    catalog = _catalog()
+    body = catalog.releases.deployment(catalog.lineage.resolve(full_ref(catalog, options.ref)))
+    root = os.environ.get("ALIGN_STORE_ROOT", "")
+    if not Path(root).is_dir():
+        raise AlignmentError(f"ALIGN_STORE_ROOT ({root or 'not set'}) is not a folder here: pull where the store is mounted")
+    where = next((place for place in catalog.artifacts.locations(body["weights"])), None)
+    if where is None:
+        raise AlignmentError(f"no place of {body['weights']} is on record")
+    store = ArtifactStore(fsspec.filesystem("file"), root, uri=where.store)
+    outputs = store.read_json(f"{where.path.rsplit('/', 1)[0]}/manifest.json")["artifacts"]
+    manifest = next(m for m in map(Manifest.from_json, outputs.values()) if m.digest == body["weights"])
+    store.fetch_folder(where.path, options.directory, manifest)
+    print(f"{options.directory}: {len(manifest.files)} files, {manifest.size_bytes / 1e6:.1f} MB, {manifest.digest} verified")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

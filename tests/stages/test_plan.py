@@ -1,0 +1,107 @@
+"""Planning: which change of a recipe or an input moves which key."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from include.domain.errors import AlignmentError
+from include.settings.catalogue import cluster, recipe
+from include.settings.recipes import Recipe
+from include.stages import programs
+from include.stages.plan import Bench, Plan
+from include.stages.refs import DatasetRef, FileRef, ModelRef
+
+D = ["sha256:" + f"{i:064x}" for i in range(20)]
+BASE = ModelRef("base", D[1], D[2], D[3])
+SFT = ModelRef("model", D[4], D[2], D[3])
+REWARD = ModelRef("reward_model", D[5], D[2], D[3])
+DEMONSTRATIONS = DatasetRef("demonstrations", 1, D[6], D[7])
+PAIRS = DatasetRef("preferences", 1, D[8], D[9])
+PROMPTS = DatasetRef("prompts", 1, D[10], D[11])
+
+
+def bench(**changed: Any) -> Bench:
+    return Bench(recipe("tiny").model_copy(update=changed), cluster("local"))
+
+
+def plans(at: Bench) -> Mapping[str, Plan]:
+    suites = {"word_problems": DatasetRef("word_problems", 1, D[12], D[13])}
+    settings = {"word_problems": {"scorers": ["exact_match", "asked_form"], "limit": 200}}
+    models = {"candidate": ModelRef("model", D[14], D[2], D[3]), "base": BASE, "sft": SFT}
+    return {
+        "base_import": programs.base_import(at, FileRef(D[15], "corpus.jsonl")),
+        "sft": programs.sft(at, BASE, DEMONSTRATIONS),
+        "generate": programs.generate(at, SFT, PROMPTS),
+        "reward_model": programs.reward_model(at, SFT, PAIRS),
+        "dpo": programs.dpo(at, SFT, PAIRS),
+        "ppo": programs.ppo(at, SFT, REWARD, PROMPTS),
+        "evaluate": programs.evaluate(at, models, suites, settings, REWARD),
+        "shadow": programs.shadow(at, models["candidate"], SFT, "sft", PROMPTS),
+    }
+
+
+def moved(before: Bench, after: Bench) -> set[str]:
+    first, second = plans(before), plans(after)
+    return {stage for stage in first if first[stage].key != second[stage].key}
+
+
+def test_every_stage_can_be_planned_and_repeated() -> None:
+    assert moved(bench(), bench()) == set()
+    assert len({plan.key for plan in plans(bench()).values()}) == 8
+
+
+@pytest.mark.parametrize(("stage", "field", "value"), [("sft", "learning_rate", 1e-4), ("dpo", "beta", 0.2), ("ppo", "clip", 0.1)])
+def test_a_setting_of_one_stage_moves_that_stage_alone(stage: str, field: str, value: float) -> None:
+    settings = getattr(recipe("tiny"), stage).model_copy(update={field: value})
+    assert moved(bench(), bench(**{stage: settings})) == {stage}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("log_every_steps", 9), ("save_every_steps", 7), ("micro_batch", 1), ("threads", 1), ("keep_checkpoints", 9)]
+)
+def test_placement_moves_no_key(field: str, value: int) -> None:
+    settings = recipe("tiny").sft.model_copy(update={field: value})
+    assert moved(bench(), bench(sft=settings)) == set()
+
+
+def test_another_partition_moves_no_key() -> None:
+    elsewhere = cluster("local").model_copy(update={"partition": "other", "account": "someone", "nice": 5})
+    assert moved(bench(), Bench(recipe("tiny"), elsewhere)) == set()
+
+
+def test_another_python_on_the_cluster_moves_every_key() -> None:
+    elsewhere = cluster("local").model_copy(update={"python": "3.12"})
+    assert moved(bench(), Bench(recipe("tiny"), elsewhere)) == set(plans(bench()))
+
+
+def test_a_rerun_salt_moves_every_key() -> None:
+    assert moved(bench(), Bench(recipe("tiny"), cluster("local"), rerun_salt="again")) == set(plans(bench()))
+
+
+def test_one_flipped_label_moves_what_learns_from_it() -> None:
+    """Another content hash of the pairs: another key of everything that reads them."""
+    flipped = DatasetRef("preferences", 2, D[16], D[9])
+    assert programs.dpo(bench(), SFT, flipped).key != programs.dpo(bench(), SFT, PAIRS).key
+    assert programs.reward_model(bench(), SFT, flipped).key != programs.reward_model(bench(), SFT, PAIRS).key
+
+
+def test_the_transport_of_a_dataset_is_no_identity() -> None:
+    """The same rows in other Parquet bytes: the same key."""
+    packed_again = DatasetRef("preferences", 1, D[8], D[17])
+    again = programs.dpo(bench(), SFT, packed_again)
+    assert again.key == programs.dpo(bench(), SFT, PAIRS).key
+    assert again.artifacts["preferences"] == D[17]
+
+
+@pytest.mark.parametrize("other", [ModelRef("reward_model", D[5], D[18], D[3]), ModelRef("reward_model", D[5], D[2], D[18])])
+def test_models_of_different_tokenizers_do_not_meet(other: ModelRef) -> None:
+    with pytest.raises(AlignmentError, match="different tokenizers"):
+        programs.ppo(bench(), SFT, other, PROMPTS)
+
+
+def test_the_deployment_is_more_than_its_weights() -> None:
+    plain: Recipe = recipe("tiny")
+    prompted = plain.model_copy(update={"release": plain.release.model_copy(update={"system_prompt": "Be brief."})})
+    assert programs.deployment(plain, SFT)["digest"] != programs.deployment(prompted, SFT)["digest"]
+    assert programs.deployment(plain, SFT)["digest"] == programs.deployment(plain, SFT)["digest"]
