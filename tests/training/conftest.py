@@ -1,0 +1,15 @@
+"""One tiny base, with data, made once for all tests of the programs."""
+
+import pytest
+
+from tests.training.harness import Store, demonstrations, prompts, tiny_base
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A store that holds `base`, `demonstrations` and `prompts`."""
+    made = Store(tmp_path_factory.mktemp("store"))
+    tiny_base(made)
+    demonstrations(made)
+    prompts(made)
+    return made

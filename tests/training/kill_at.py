@@ -1,0 +1,64 @@
+"""Runs a stage program and kills it (SIGKILL, nothing can be tidied up) at a named moment.
+
+    python kill_at.py MODULE MOMENT NUMBER …the program's own arguments
+
+Moments: ``update`` (after the NUMBER-th update, before it is recorded), ``recorded`` (before anything is saved),
+``half-saved`` (after the first file), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
+NUMBER-th save; ``export`` (before an output's manifest).
+"""
+
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from include.runtime import checkpoint, progress
+from include.runtime.outputs import Outputs
+
+
+def die_at(owner: Any, name: str, number: int, *, after: bool = False) -> None:
+    """Kills this process when `owner.name` is called for the NUMBER-th time."""
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls < number:
+            return original(*args, **kwargs)
+        if after:
+            original(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+        return None
+
+    setattr(owner, name, counted)
+
+
+class RenamesOnly:
+    """`os`, as the checkpoint module sees it: its renames can be counted apart from everybody else's."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
+def main() -> None:
+    module, moment, number = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    checkpoint.os = RenamesOnly()  # type: ignore[assignment]
+    moments: dict[str, tuple[Any, str, bool]] = {
+        "update": (progress.Progress, "record", False),
+        "recorded": (progress.Progress, "record", True),
+        "half-saved": (checkpoint, "sync_file", True),
+        "before-rename": (checkpoint.os, "rename", False),
+        "after-rename": (checkpoint.os, "rename", True),
+        "export": (Outputs, "close", False),
+    }
+    owner, name, after = moments[moment]
+    die_at(owner, name, number, after=after)
+    sys.argv = [module, *sys.argv[4:]]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
