@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from local import demo, fetch, secret_files
+from local import demo, fetch, lock, secret_files
 from local.environment import as_shell
 from local.layout import Layout
 from local.process import LocalError
@@ -22,6 +22,8 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("down", help="stop what `up` started, and nothing else")
     commands.add_parser("status", help="what runs, and where")
     commands.add_parser("env", help='lines for eval "$(python -m local env)"')
+    lock_command = commands.add_parser("lock", help="resolve requirements/*.in to exact versions")
+    lock_command.add_argument("--upgrade", action="store_true", help="newest versions that the .in files allow")
     secret = commands.add_parser("secret", help="show the password of an Airflow user, or the token of an annotation account")
     secret.add_argument("name", help="requester, approver, demo-approver, viewer, admin; annotator")
     clean = commands.add_parser("clean", help="stop, then remove runs, databases and passwords")
@@ -51,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(as_shell(stack.environment()))
         case "secret":
             print(secret_files.secret(layout, arguments.name))
+        case "lock":
+            lock.lock(layout, upgrade=arguments.upgrade)
         case "clean":
             stack.clean(everything=arguments.all)
         case "demo":

@@ -88,6 +88,7 @@ def _airflow(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
             "EXECUTOR": "LocalExecutor", "PARALLELISM": 4, "TEST_CONNECTION": "Enabled",
             "SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
             "SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": layout.secrets / "airflow_passwords.json",
+            "DEFAULT_TASK_RETRY_DELAY": 10,
             "EXECUTION_API_SERVER_URL": f"{url(ports['airflow'])}/execution/",
         },
         "DATABASE": {"SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db"},

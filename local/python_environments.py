@@ -141,15 +141,16 @@ def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path) ->
     pin = next((line for line in (layout.root / CLUSTER_LOCK).read_text().splitlines() if line.startswith("torch==")), None)
     if pin is None:
         raise LocalError(f"{CLUSTER_LOCK} pins no torch==…: run `make lock`")
-    where = "UV_FIND_LINKS" if Path(source).is_dir() or source.endswith((".html", ".htm")) else "UV_DEFAULT_INDEX"
     argv = [uv, "pip", "install", "--python", str(place / "bin/python"), "--no-deps", pin]
-    run_logged(
-        argv,
-        log=layout.install_log,
-        env={**env, where: source},
-        cwd=layout.root,
-        advice=f"Does TORCH_INDEX hold {pin} for Python {PYTHON}?",
-    )
+    advice = f"Does TORCH_INDEX hold {pin} for Python {PYTHON}?"
+    run_logged(argv, log=layout.install_log, env={**env, **torch_source(source)}, cwd=layout.root, advice=advice)
+
+
+def torch_source(source: str, extra: bool = False) -> dict[str, str]:
+    """uv's variables for a TORCH_INDEX: a folder, a page of links, or an index (`extra`: beside the usual one)."""
+    if Path(source).is_dir() or source.endswith((".html", ".htm")):
+        return {"UV_FIND_LINKS": source}
+    return {"UV_INDEX": source, "UV_INDEX_STRATEGY": "unsafe-best-match"} if extra else {"UV_DEFAULT_INDEX": source}
 
 
 def _make_venv(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:

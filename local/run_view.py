@@ -11,15 +11,16 @@ from urllib.parse import quote
 TaskInstance = Mapping[str, Any]
 """A task instance as Airflow's API gives it."""
 
+RETRYING = "to be tried again"
 _RANKED = (
-    ("failed", ("failed", "upstream_failed")),
+    ("failed", ("failed",)),
     ("asks a person", ("awaiting_input",)),
-    ("to be tried again", ("up_for_retry", "up_for_reschedule")),
+    (RETRYING, ("up_for_retry", "up_for_reschedule")),
     ("running", ("running", "restarting")),
     ("waiting", ("deferred",)),
     ("about to start", ("queued", "scheduled")),
 )
-ENDED = ("done", "failed", "skipped")
+ENDED = ("done", "failed", "skipped", "not finished")
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def stages(instances: Sequence[TaskInstance]) -> list[Stage]:
 
 def _stage(name: str, members: Sequence[TaskInstance]) -> Stage | None:
     states = [instance.get("state") for instance in members]
-    if not any(states):
+    if all(state in (None, "upstream_failed", "removed") for state in states):
         return None
     state, task = _state(members, states)
     begins = [moment for i in members if (moment := parse_time(i.get("start_date")))]
@@ -70,6 +71,8 @@ def _state(members: Sequence[TaskInstance], states: Sequence[str | None]) -> tup
         for instance in members:
             if instance.get("state") in wanted:
                 return said, instance["task_id"].rpartition(".")[2]
+    if "upstream_failed" in states:
+        return "not finished", ""
     if all(state == "skipped" for state in states):
         return "skipped", ""
     if all(state in ("success", "skipped", "removed") for state in states):

@@ -24,7 +24,6 @@ class Service:
     url: str = ""
     niceness: int = 0
     patience_s: float = 180.0
-    grace_s: float = 20.0
 
     @property
     def command(self) -> list[str]:
@@ -83,7 +82,7 @@ def airflow(layout: Layout, ports: Mapping[str, int]) -> list[Service]:
     }
     return [
         Service(f"airflow-{part}", f"Airflow {part}", (*program, part), ready[part], url=base if part == "api-server" else "",
-                niceness=5 if part == "dag-processor" else 0, grace_s=30.0)
+                niceness=5 if part == "dag-processor" else 0)
         for part in AIRFLOW_PARTS
     ]  # fmt: skip
 

@@ -86,9 +86,9 @@ class Stack:
             if has_annotation(self.layout):
                 self._add_accounts(settings)
             started = self.services()
-            fresh = {service.name for service in started if self._start(service, settings)}
+            fresh = self._start(started, settings)
             for service in started:
-                self._await(service, announce=service.name in fresh)
+                self._await(service, announce=service in fresh)
             self._make_pool()
             self._write_stack_file()
         say("the local stack is up")
@@ -132,20 +132,27 @@ class Stack:
             advice = f"Remove {tokens} and {own['ANNOTATION_TOKENS_FILE']} to have all tokens made anew."
             run_logged(argv, log=self.daemons.log_path("annotation-accounts"), env=env, cwd=self.layout.root, advice=advice)
 
-    def _start(self, service: Service, settings: dict[str, str]) -> bool:
-        """Start a service, or start it again where it runs with settings that are no longer the stack's; False where it runs as it should."""
-        env = process_environment({**settings, **service.env}, self.layout)
-        fingerprint = hashlib.sha256(json.dumps([service.command, settings, dict(service.env)], sort_keys=True).encode()).hexdigest()
+    def _start(self, wanted: list[Service], settings: dict[str, str]) -> list[Service]:
+        """Start what does not run, and again what runs with settings that are no longer the stack's; gives what was started."""
+        fresh = [s for s in wanted if self.daemons.pid(s.name) is None or self._note(s) != self._fingerprint(s, settings)]
+        old = [service for service in fresh if self.daemons.pid(service.name)]
+        if old:
+            say(f"the settings have changed: starting again {', '.join(service.title for service in old)}")
+        self.daemons.stop(*(service.name for service in old), grace_s=30.0)
+        for service in fresh:
+            self.daemons.stop(service.name, grace_s=3.0)  # what a killed leader left behind has nobody to wait for
+            env = process_environment({**settings, **service.env}, self.layout)
+            self.daemons.start(service.name, service.command, env=env, cwd=self.layout.root)
+            write_atomically(self.daemons.run / f"{service.name}.settings", self._fingerprint(service, settings))
+        return fresh
+
+    def _note(self, service: Service) -> str:
         note = self.daemons.run / f"{service.name}.settings"
-        if self.daemons.pid(service.name):
-            if note.exists() and note.read_text() == fingerprint:
-                return False
-            say(f"{service.title} runs with other settings: starting it again")
-        grace_s = service.grace_s if self.daemons.pid(service.name) else 3.0  # what a killed leader left behind has nobody to wait for
-        self.daemons.stop(service.name, grace_s=grace_s)
-        self.daemons.start(service.name, service.command, env=env, cwd=self.layout.root)
-        write_atomically(note, fingerprint)
-        return True
+        return note.read_text() if note.exists() else ""
+
+    def _fingerprint(self, service: Service, settings: dict[str, str]) -> str:
+        parts = [service.command, settings, dict(service.env)]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def _await(self, service: Service, announce: bool) -> None:
         def ready() -> bool:

@@ -62,6 +62,8 @@ class Watch:
                 self._shown[stage.name] = known
                 self._live("")
                 print(stage.line(run_view.stage_address(self.address, stage), now), flush=True)
+                if stage.state == run_view.RETRYING:
+                    self._say_why(stage)
         busy = [stage for stage in stages if stage.state not in run_view.ENDED]
         self._live("   ".join(f"{stage.name}: {stage.state} {run_view.duration(stage.seconds(now))}" for stage in busy))
 
@@ -112,6 +114,18 @@ class Watch:
             say(f"{name} is down; `python -m local up` in another terminal starts it again, and the run goes on")
         self._down = down
 
+    def _say_why(self, stage: Stage) -> None:
+        """The last words of a task that is to be tried again."""
+        waiting = next((i for i in self.instances() if i["state"] == "up_for_retry" and i["task_id"].partition(".")[0] == stage.name), None)
+        if waiting is not None:
+            print("\n".join(f"    {line}" for line in self._log(waiting, 3)), flush=True)
+
+    def _log(self, instance: Mapping[str, Any], lines: int) -> list[str]:
+        task_id, index, number = instance["task_id"], instance["map_index"], instance["try_number"]
+        path = f"{self._path}/taskInstances/{task_id}/logs/{number}?map_index={index}&full_content=true"
+        answer = self._api.request("GET", path, accept=(404,))
+        return run_view.log_lines(answer.get("content") if isinstance(answer, dict) else answer, lines)
+
     def explain(self) -> None:
         """What failed first, with its last words."""
         self._live("")
@@ -119,12 +133,8 @@ class Watch:
         if failed is None:
             print(f"\nNo task failed by itself; see {self.address}")
             return
-        task_id, index, number = failed["task_id"], failed["map_index"], failed["try_number"]
-        answer = self._api.request(
-            "GET", f"{self._path}/taskInstances/{task_id}/logs/{number}?map_index={index}&full_content=true", accept=(404,)
-        )
-        print(f"\n{task_id} failed (try {number}). Its last words:\n")
-        content = answer.get("content") if isinstance(answer, dict) else answer
-        print("\n".join(f"  {line}" for line in run_view.log_lines(content)))
+        task_id, index = failed["task_id"], failed["map_index"]
+        print(f"\n{task_id} failed (try {failed['try_number']}). Its last words:\n")
+        print("\n".join(f"  {line}" for line in self._log(failed, 15)))
         mapped = f"/mapped/{index}" if index >= 0 else ""
         print(f"\nAll of it: {self.address}/tasks/{task_id}{mapped}")

@@ -1,0 +1,59 @@
+# What to run on one machine. Everything it makes lies below .local/, except Debian packages.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit stop status clean lint lock bench up env
+
+PYTHON ?= python3
+VENV := .local/venv/bin
+LOCAL := $(PYTHON) -m local
+RECIPE ?= quickstart
+METHOD ?=
+AUTO ?=
+PYTEST ?= -q
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo "  Variables: RECIPE=quickstart|tiny|…  METHOD=dpo|ppo  AUTO=1 (nobody is asked)  TORCH_INDEX=<source of torch builds>"
+
+demo: ## The whole chain: from nothing to an approved model
+	$(LOCAL) demo --recipe '$(RECIPE)' $(if $(METHOD),--method '$(METHOD)') $(if $(filter-out 0 no false,$(AUTO)),--auto)
+
+up: ## Start the local stack: Slurm, MLflow, the annotation service, Airflow
+	$(LOCAL) up
+
+stop: ## Stop what `make demo` or `make up` started, and nothing else
+	$(LOCAL) down
+
+status: ## What runs, and where
+	@$(LOCAL) status
+
+env: ## The stack's environment, for: eval "$(make -s env)"
+	@$(LOCAL) env
+
+clean: ## Stop, then remove runs, databases and passwords; ALL=1: environments and downloads too
+	$(LOCAL) clean $(if $(ALL),--all)
+
+test: check ## Set up what is needed, then all checks and all tests
+	$(VENV)/python -m pytest $(PYTEST)
+
+unit: ## The tests that need no service
+	$(VENV)/python -m pytest $(PYTEST) -m "not slurm and not e2e and not browser"
+
+check: ## Set up what is needed, then formatting, types and imports
+	$(LOCAL) install --dev
+	$(MAKE) --no-print-directory lint
+
+lint: ## Formatting, types and imports alone
+	$(VENV)/ruff check .
+	$(VENV)/ruff format --check .
+	$(VENV)/mypy
+	PYTHONPATH=.:plugins $(VENV)/lint-imports --no-cache
+
+lock: ## Resolve requirements/*.in to exact versions; UPGRADE=1: the newest
+	$(LOCAL) lock $(if $(UPGRADE),--upgrade)
+
+bench: ## Benchmarks, side by side with peers
+	$(LOCAL) install --dev
+	$(VENV)/python -m benchmarks
