@@ -98,7 +98,7 @@ class Bench:
         entries = self._entries(unit)
         prompts = [prompt_ids(self.tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
         written = self.findings.answers[unit.deployment][unit.suite][unit.start : unit.end]
-        found = reward_score.scores(model, RewardNormaliser.read(folder), prompts, written, self.rows)
+        found = reward_score.scores(model, RewardNormaliser.read(folder), prompts, written)
         self.findings.rewards[unit.deployment][unit.suite] += found
         return {"reward": sum(found) / len(found)}
 

@@ -46,7 +46,7 @@ def _batch(model: Any, prompts: Sequence[Sequence[int]], options: Sequence[Seque
     tokens, real = _padded(options, left=False, device=device)
     totals = first.gather(1, tokens[:, :1]).squeeze(1)
     if tokens.shape[1] > 1:
-        totals = totals + _rest(model, out.past_key_values, mask.repeat_interleave(count, 0), tokens, real, count)
+        totals = totals + _rest(model, out.cache, mask.repeat_interleave(count, 0), tokens, real, count)
     return [float(total) for total in totals]
 
 
@@ -59,7 +59,7 @@ def _rest(model: Any, cache: Any, mask: torch.Tensor, tokens: torch.Tensor, real
         input_ids=fed,
         attention_mask=torch.cat([mask, real[:, :-1]], 1),
         position_ids=positions,
-        past_key_values=cache,
+        cache=cache,
         use_cache=True,
     ).last_hidden_state
     logits = model.get_output_embeddings()(hidden[follows]).float()

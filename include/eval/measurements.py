@@ -42,7 +42,7 @@ def _rows(evaluation: Evaluation, findings: Findings, role: str, suite: Suite) -
     deployment = evaluation.deployments[role]
     for scorer in suite.scorers:
         for metric, scored in _scored(scorer, suite, deployment.digest, findings):
-            items = [{"id": e.id, "group": e.group, "value": value, "slices": _slices(suite, e, scorer)} for e, value in scored]
+            items = [{"id": e.id, "group": e.group, "value": value, "slices": suite.slices_of(e)} for e, value in scored]
             if items:
                 yield {**_identity(evaluation, role, deployment, suite, scorer), "metric": metric, "items": items}
 
@@ -58,13 +58,6 @@ def _identity(evaluation: Evaluation, role: str, deployment: Deployment, suite: 
         "generation": evaluation.generation_digest(deployment),
         "backend": evaluation.backend_digest(deployment),
     }
-
-
-def _slices(suite: Suite, entry: Entry, scorer: str) -> dict[str, str]:
-    found = suite.slices_of(entry)
-    if scorer == "bbq_accuracy":
-        found["context"] = "ambiguous" if bbq.is_ambiguous(entry.item) else "disambiguated"
-    return found
 
 
 def _scored(scorer: str, suite: Suite, deployment: str, findings: Findings) -> Scored:

@@ -1,0 +1,160 @@
+"""The evaluation as a real process on tiny models: what it measures, once, and that it goes on where it stopped."""
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.domain.canonical import digest
+from include.gates.expected import expected_from
+from include.gates.tables import MeasurementTable, table_from
+from tests.eval.conftest import CHOICES, GENERATION, NAMES, evaluation
+from tests.training.harness import Started, Store
+
+
+def measured(started: Started) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((started.output("measurements") / "measurements.json").read_text())
+    return body
+
+
+@pytest.fixture(scope="module")
+def done(store: Store) -> Started:
+    started = store.run(evaluation(store))
+    assert started.code == 0, started.stderr
+    return started
+
+
+@pytest.fixture(scope="module")
+def table(done: Started) -> MeasurementTable:
+    return table_from(measured(done))
+
+
+@pytest.mark.parametrize(
+    ("metric", "suite", "count"),
+    [
+        ("exact_match", "words", 68),
+        ("asked_form", "words", 68),
+        ("length_tokens", "words", 68),
+        ("reward_score", "words", 20),
+        ("likelihood_choice", "choices", CHOICES),
+        ("bbq_accuracy", "names", NAMES),
+        ("bbq_ambiguous_named", "names", NAMES // 3),
+    ],
+)
+def test_every_role_has_every_metric_item_by_item(table: MeasurementTable, metric: str, suite: str, count: int) -> None:
+    for role in ("candidate", "sft", "base", "anchor"):
+        row = table.find(role, metric, suite)
+        assert row is not None
+        assert len({item.id for item in row.items}) == count
+
+
+def test_what_was_measured_is_what_the_specification_asks_for(store: Store, table: MeasurementTable) -> None:
+    expected = expected_from(evaluation(store))
+    assert [expected.refusal(row) for row in table.rows] == [None] * len(table.rows)
+
+
+def test_a_measurement_of_another_deployment_would_be_refused(store: Store, table: MeasurementTable) -> None:
+    other = expected_from(evaluation(store, generation={**GENERATION, "max_new_tokens": 9}))
+    assert {refused[0] for row in table.rows if (refused := other.refusal(row))} == {"other_generation"}
+
+
+def test_one_deployment_under_two_roles_is_measured_once(done: Started, table: MeasurementTable) -> None:
+    pairs = [(table.find("sft", row.metric, row.suite), row) for row in table.rows if row.role == "anchor"]
+    assert all(sft is not None and sft.items == anchor.items for sft, anchor in pairs)
+    # words 68 items in 2 portions, choices 1, names 1, rewards 1: for three deployments; and latency once
+    assert done.report.asked_steps == 3 * (2 + 1 + 1 + 1) + 1
+
+
+def test_different_models_give_different_values(table: MeasurementTable) -> None:
+    rows = [table.find(role, "reward_score", "words") for role in ("candidate", "sft", "base")]
+    assert len({tuple(item.value for item in row.items) for row in rows if row is not None}) == 3
+
+
+def test_latency_is_measured_side_by_side_with_its_hardware(done: Started) -> None:
+    rows = {row["role"]: row for row in measured(done)["latency"]}
+    assert set(rows) == {"candidate", "sft", "anchor"}
+    assert {len(row["samples"]) for row in rows.values()} == {3}
+    assert len({row["hardware"] for row in rows.values()}) == 1
+    assert all(row["seconds_p50"] > 0 and row["tokens_per_s"] > 0 for row in rows.values())
+
+
+def test_the_report_has_flat_figures_that_are_the_items_means(done: Started, table: MeasurementTable) -> None:
+    row = table.find("candidate", "length_tokens", "words")
+    assert row is not None
+    assert done.report.metrics["words.length_tokens.candidate"] == pytest.approx(sum(i.value for i in row.items) / len(row.items))
+
+
+def _wait_for_step(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        progress = folder / "progress.json"
+        if progress.is_file() and json.loads(progress.read_text())["step"] >= step:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"step {step} was not reached")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGUSR1, 75), (signal.SIGKILL, -9)])
+def test_a_stopped_evaluation_goes_on_and_finds_the_same(store: Store, done: Started, sent: signal.Signals, code: int) -> None:
+    spec = evaluation(store, salt=f"stopped by {sent.name}")
+    arguments = store.prepare(spec, 1, 101)
+    process = store.start(spec, arguments)
+    _wait_for_step(Path(arguments[-1]), 3)
+    process.send_signal(sent)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    again = store.run(spec, 2, generation_batch=5)
+    assert again.code == 0, again.stderr
+    assert again.report.first_step >= 3
+    assert measured(again)["rows"] == measured(done)["rows"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"suite": {}}, "config.suite is not a setting"),
+        ({"suites": {"words": {"scorers": ["exactness"]}}}, "must name at least one of exact_match"),
+        ({"suites": {"choices": {"scorers": ["exact_match"]}}}, "need a reference, it has none"),
+        ({"suites": {"words": {"scorers": ["likelihood_choice"]}}}, "needs at least two options"),
+    ],
+)
+def test_a_specification_that_cannot_be_measured_fails_by_name(store: Store, change: dict[str, Any], message: str) -> None:
+    started = store.run(evaluation(store, **change))
+    assert (started.code, started.report.outcome) == (1, "failed")
+    assert message in started.report.message
+
+
+def test_a_deployment_of_other_weights_is_refused(store: Store) -> None:
+    spec = evaluation(store)
+    wrong = {**spec.config["deployments"], "candidate": spec.config["deployments"]["base"]}
+    started = store.run(evaluation(store, deployments=wrong))
+    assert "config.deployments.candidate.weights is" in started.report.message
+
+
+def test_a_deployment_whose_digest_is_not_its_own_is_refused(store: Store) -> None:
+    spec = evaluation(store)
+    wrong = {**spec.config["deployments"], "candidate": {**spec.config["deployments"]["candidate"], "system_prompt": "Be brief."}}
+    started = store.run(evaluation(store, deployments=wrong))
+    assert "its own content gives" in started.report.message
+
+
+def test_a_system_prompt_is_part_of_what_is_measured(store: Store, table: MeasurementTable) -> None:
+    spec = evaluation(store)
+    body = {k: v for k, v in spec.config["deployments"]["base"].items() if k != "digest"} | {
+        "system_prompt": "Answer in one number, and nothing else."
+    }
+    prompted = {**spec.config["deployments"], "base": {**body, "digest": digest("deployment", body)}}
+    small = {"suites": {"choices": {"scorers": ["likelihood_choice"]}, "words": {"scorers": ["length_tokens", "exact_match"], "limit": 30}}}
+    started = store.run(evaluation(store, deployments=prompted, latency=[], **small))
+    assert started.code == 0, started.stderr
+    with_prompt, without = table_from(measured(started)), table
+    assert with_prompt.find("base", "length_tokens", "words") is not None
+    assert started.report.summary["deployments"]["base"] != spec.config["deployments"]["base"]["digest"]
+    sft = with_prompt.find("sft", "likelihood_choice", "choices")
+    plain = without.find("sft", "likelihood_choice", "choices")
+    assert sft is not None
+    assert plain is not None
+    assert sft.items == plain.items
