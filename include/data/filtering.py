@@ -16,7 +16,7 @@ from include.transforms.dedupe import Dropped, place
 from include.transforms.draft import Draft
 from include.transforms.near import NearIndex
 from include.transforms.pii import mask
-from include.transforms.readers import Quarantined
+from include.transforms.rows import Quarantined
 from include.transforms.split import check_overlap, group_of, side_of_draft, use_of_group
 
 PROMPT_SIDES = ("train", "validation")

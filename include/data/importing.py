@@ -11,8 +11,8 @@ from include.data.plan import BuildPlan, SourcePlan
 from include.domain.canonical import digest
 from include.transforms.draft import Draft
 from include.transforms.errors import SourceError
-from include.transforms.readers import Quarantined
-from include.transforms.source import read_source, source_digest
+from include.transforms.reading import read_source, source_digest
+from include.transforms.rows import Quarantined
 
 
 @dataclass

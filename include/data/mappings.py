@@ -9,7 +9,7 @@ from include.domain.split import USES
 from include.transforms.draft import Draft
 from include.transforms.normalise import ROW_KINDS, normalise_row
 from include.transforms.problems import Problem
-from include.transforms.readers import Quarantined, RawRow
+from include.transforms.rows import Quarantined, RawRow
 from include.transforms.sources import arithmetic, asdiv, bbq, piqa
 from include.transforms.split import EVALUATION
 from include.transforms.synthetic import limited, pairs_of

@@ -29,7 +29,8 @@ def prompt_text(row: Row) -> str:
 
 def overlaps(suites: Sequence[Path], training: Sequence[Path], near: NearSettings) -> list[Overlap]:
     """Every training row of `training` that is a (near-)duplicate of an item of `suites`; all are dataset folders."""
-    index, items = NearIndex(near), {}
+    index = NearIndex(near)
+    items: dict[str, str] = {}
     for folder in suites:
         name = _checked_suite(folder)
         for row in read_suite(folder):
@@ -38,9 +39,10 @@ def overlaps(suites: Sequence[Path], training: Sequence[Path], near: NearSetting
             index.add(key, prompt_text(row))
     found = []
     for dataset, row in _trained_on(training):
-        if key := index.match(prompt_text(row)):
-            suite, _, item = key.partition("\n")
-            found.append(Overlap(suite, item, dataset, row.id, items[key] == normalise_prompt(prompt_text(row))))
+        like = index.match(prompt_text(row))
+        if like is not None:
+            suite, _, item = like.partition("\n")
+            found.append(Overlap(suite, item, dataset, row.id, items[like] == normalise_prompt(prompt_text(row))))
     return found
 
 

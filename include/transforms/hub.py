@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from include.transforms.errors import SourceError
-from include.transforms.readers import Quarantined, RawRow, plain_row
+from include.transforms.readers import plain_row
+from include.transforms.rows import Quarantined, RawRow
 
 _COMMIT = re.compile(r"[0-9a-f]{40}\Z")
 

@@ -13,7 +13,7 @@ from include.domain.records import Message, Reference
 from include.transforms.draft import Draft
 from include.transforms.errors import TransformError
 from include.transforms.messages import RowError, messages_of, objects_of, one_answer, shared_prefix, split_at_last_user, text_of
-from include.transforms.readers import Quarantined, RawRow
+from include.transforms.rows import Quarantined, RawRow
 from include.transforms.source import Source
 from include.transforms.votes import Refused, Undecided, resolve_vote
 

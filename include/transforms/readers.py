@@ -10,43 +10,17 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from include.domain.canonical import sha256_bytes, sha256_file
 from include.transforms.errors import SourceError
+from include.transforms.rows import Quarantined, RawRow
 
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CSV_FIELD_LIMIT = 1 << 24
-
-
-@dataclass(frozen=True)
-class RawRow:
-    """One row as it was read. `line` is the physical line it begins on (of a Parquet file or a hub set: its number), from 1."""
-
-    line: int
-    raw: str
-    value: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Quarantined:
-    """A row that was set aside: where it stood, why, and what it was.
-
-    deliberate: no defect, but a row that this use of the source leaves out; it does not count against the allowed share.
-    """
-
-    source: str
-    line: int
-    reason: str
-    raw: str
-    deliberate: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 def open_file(path: str, filesystem: Any = None) -> BinaryIO:
@@ -109,6 +83,8 @@ def _decode(path: str, data: bytes, line: int, offset: int) -> str:
 def _parse_line(path: str, line: int, text: str) -> RawRow | Quarantined:
     try:
         return _checked(path, line, text, _loads(text))
+    except json.JSONDecodeError as error:
+        return Quarantined(path, line, f"not JSON: {error.msg} at column {error.colno}", text)
     except (ValueError, RecursionError) as error:
         return Quarantined(path, line, f"not JSON: {error}", text)
 

@@ -1,13 +1,9 @@
-"""Where rows come from: one description for files, hub sets and buckets, and the one function that opens it."""
+"""Where rows come from: one description for files, hub sets and buckets."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-from include.domain.canonical import digest, digest_rows
 from include.transforms.errors import SourceError
-from include.transforms.hub import read_hub
-from include.transforms.readers import Quarantined, RawRow, file_digest, read_delimited, read_json_array, read_jsonl, read_parquet
 
 FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "hub", "generated")
 
@@ -38,44 +34,3 @@ class Source:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise SourceError(f"source {self.name}: format {self.format!r} is none of {', '.join(FORMATS)}")
-
-
-def read_source(source: Source, filesystem: Any = None) -> Iterator[RawRow | Quarantined]:
-    """Raw rows of a source; `filesystem` is a ready fsspec filesystem for the uri, None for this machine's disk.
-
-    A generated source has none: its mapping makes them from a seed.
-    """
-    rows: Iterator[RawRow | Quarantined]
-    if source.format == "generated":
-        rows = iter(())
-    elif source.format == "jsonl":
-        rows = read_jsonl(source.uri, filesystem)
-    elif source.format == "json":
-        rows = read_json_array(source.uri, filesystem)
-    elif source.format == "parquet":
-        rows = read_parquet(source.uri, filesystem)
-    elif source.format == "hub":
-        rows = read_hub(source.uri, source.split, subset=source.subset, revision=source.revision)
-    else:
-        rows = read_delimited(source.uri, filesystem, delimiter="\t" if source.format == "tsv" else ",", columns=source.columns)
-    for row in rows:
-        yield row if isinstance(row, Quarantined) else RawRow(row.line, row.raw, _renamed(source, row.value))
-
-
-def _renamed(source: Source, value: Mapping[str, Any]) -> Mapping[str, Any]:
-    if not source.fields:
-        return value
-    taken = set(source.fields.values())
-    out = {name: item for name, item in value.items() if name not in taken}
-    out.update({ours: value[theirs] for ours, theirs in source.fields.items() if theirs in value})
-    return out
-
-
-def source_digest(source: Source, rows: list[RawRow | Quarantined], filesystem: Any = None) -> str:
-    """What the rows were derived from: the file's sha256; for a hub set its commit and the rows read."""
-    if source.format == "generated":
-        return digest("generated-source", {"uri": source.uri})
-    if source.format != "hub":
-        return file_digest(source.uri, filesystem)
-    body = digest_rows("hub-rows", ({"line": row.line, "raw": row.raw} for row in rows))
-    return digest("hub-source", {"revision": source.revision, "split": source.split, "subset": source.subset, "rows": body})

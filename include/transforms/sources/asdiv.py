@@ -10,7 +10,7 @@ from include.domain.records import Message
 from include.transforms.draft import Draft
 from include.transforms.messages import RowError
 from include.transforms.problems import Problem, derive, reference_to, shown
-from include.transforms.readers import Quarantined, RawRow
+from include.transforms.rows import Quarantined, RawRow
 from include.transforms.source import Source
 
 INSTRUCTION = 'Write the calculation in one line, then "Answer: N".'

@@ -3,7 +3,7 @@
 from include.domain.records import Message
 from include.transforms.draft import Draft
 from include.transforms.messages import RowError
-from include.transforms.readers import Quarantined, RawRow
+from include.transforms.rows import Quarantined, RawRow
 from include.transforms.source import Source
 from include.transforms.sources.options import index_of, options_of
 
