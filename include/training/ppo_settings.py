@@ -35,6 +35,7 @@ KEYS = [
     "max_length",
     "ratio_tolerance",
     "guards",
+    "eval_rows",
 ]
 COMBINE = ("mean", "minimum")
 

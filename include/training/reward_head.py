@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers.utils import logging as transformers_logging
 
 from include.domain.errors import IntegrityError
 from include.runtime.reward_model import last_token_scores, score_sequences, token_values
@@ -23,9 +24,12 @@ def new_reward_model(base: Path, seed: int, attention: str = "sdpa") -> Any:
     """The base's weights under a new head, drawn from `seed` with deviation 1/√(hidden + 1) (Stiennon et al. 2020)."""
     config = AutoConfig.from_pretrained(base, local_files_only=True)
     config.num_labels, config.pad_token_id = 1, None
+    told = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # that the head is not in the file is meant
     model = AutoModelForSequenceClassification.from_pretrained(
         base, config=config, dtype=torch.float32, attn_implementation=attention, local_files_only=True
     )
+    transformers_logging.set_verbosity(told)
     head: Tensor = model.score.weight
     with torch.no_grad():
         head.normal_(0.0, (head.shape[1] + 1) ** -0.5, generator=torch.Generator().manual_seed(seed))

@@ -1,15 +1,25 @@
 """A store with what the alignment programs need: a tiny policy that answers in two styles, pairs, and prompts."""
 
+import atexit
 import json
+import os
+import signal
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from include.domain.records import Candidate, PreferencePair, SamplingConfig, candidate_id_of
+from include.domain.spec import RunSpec
+from include.runtime.job import Job
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
+from include.training import base_import, dpo, ppo, reward_model
+from include.training.engine_deepspeed import engines
 from include.transforms.datasets_io import SidedRow
-from tests.training.harness import TINY, Store, question, sums
+from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
 
 OPTIMISER = {
     "global_batch": 8,
@@ -44,7 +54,7 @@ PPO = {
     "epochs": 2,
     "max_new_tokens": 20,
     "temperature": 1.0,
-    "learning_rate": 1e-3,
+    "learning_rate": 1e-4,
     "critic_learning_rate": 1e-3,
     "kl": {"controller": "adaptive", "target": 0.6, "initial": 0.1, "factor": 1.5, "floor": 1e-4},
     "clip": 0.2,
@@ -134,13 +144,22 @@ def dialogues() -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def shared_root(factory: pytest.TempPathFactory) -> Path:
+    """One store for all test modules of a session: the policy and the reward model are made once."""
+    root = factory.getbasetemp() / "aligned"
+    root.mkdir(exist_ok=True)
+    return root
+
+
 @cache
-def aligned_store(root: Path, steps: int = 120) -> Store:
+def aligned_store(root: Path, steps: int = 400) -> Store:
     """`policy` (answers sums in two styles), `preferences`, `prompts`."""
     store = Store(root)
     store.raw("source", "corpus.jsonl", dialogues())
     tiny = {**TINY, "steps": steps, "max_length": 64}
-    started = store.run(store.spec("base_import", {"source": "source"}, {"kind": "tiny", "file": "corpus.jsonl", "dtype": "float32", "tiny": tiny}))
+    started = run_here(
+        store, store.spec("base_import", {"source": "source"}, {"kind": "tiny", "file": "corpus.jsonl", "dtype": "float32", "tiny": tiny})
+    )
     assert started.code == 0, started.stderr
     store.artifact("policy", started.output("base"))
     preferences(store, "preferences")
@@ -152,20 +171,69 @@ def aligned_store(root: Path, steps: int = 120) -> Store:
 def rewarded_store(root: Path) -> Store:
     """The same with `reward_model`, trained on `preferences`."""
     store = aligned_store(root)
-    started = store.run(reward_spec(store))
+    started = run_here(store, reward_spec(store))
     assert started.code == 0, started.stderr
     store.artifact("reward_model", started.output("reward_model"))
     return store
 
 
-def reward_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> Any:
+def reward_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> RunSpec:
     return store.spec("reward_model", {"base": "policy", "preferences": data}, {**REWARD, **changes}, seed, salt)
 
 
-def dpo_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> Any:
+def dpo_spec(store: Store, seed: int = 5, salt: str = "", data: str = "preferences", **changes: Any) -> RunSpec:
     return store.spec("dpo", {"policy": "policy", "reference": "policy", "preferences": data}, {**DPO, **changes}, seed, salt)
 
 
-def ppo_spec(store: Store, seed: int = 5, salt: str = "", **changes: Any) -> Any:
+def ppo_spec(store: Store, seed: int = 5, salt: str = "", **changes: Any) -> RunSpec:
     inputs = {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "prompts": "prompts"}
     return store.spec("ppo", inputs, {**PPO, **changes}, seed, salt)
+
+
+@cache
+def _joined() -> ExitStack:
+    """The process group, joined once: DeepSpeed cannot join a second one in the same process."""
+    stack = ExitStack()
+    stack.enter_context(engines())
+    atexit.register(stack.close)
+    return stack
+
+
+def run_here(store: Store, spec: RunSpec, n: int = 1, **settings: Any) -> Started:
+    """One attempt in this process: no second start of torch and DeepSpeed."""
+    _joined()
+    arguments = store.prepare(spec, n, 100 + n, **settings)
+    programs = {"base_import": base_import.main, "reward_model": reward_model.main, "dpo": dpo.main, "ppo": ppo.main}
+    code = programs[spec.stage](arguments)
+    return Started(Path(arguments[-1]), code, "")
+
+
+def killed(store: Store, spec: RunSpec, moment: str, number: int, n: int = 1, **settings: Any) -> Started:
+    """One attempt in a process of its own that is SIGKILLed at the `number`-th `moment` (see kill_at.py)."""
+    wrapper = [str(PROJECT / "tests" / "training" / "kill_at.py"), f"include.training.{spec.stage}", moment, str(number)]
+    return store.run(spec, n, wrapper=wrapper, **settings)
+
+
+def signalled(store: Store, spec: RunSpec, step: int, monkeypatch: pytest.MonkeyPatch, n: int = 1, **settings: Any) -> Started:
+    """One attempt that gets USR1 in the middle of step `step`."""
+    record = Job.record
+
+    def warned(self: Job, at: int, metrics: Any, tokens: int = 0) -> None:
+        record(self, at, metrics, tokens)
+        if at == step:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Job, "record", warned)
+        return run_here(store, spec, n, **settings)
+
+
+def curve(*attempts: Started) -> list[dict[str, Any]]:
+    """The merged series of attempts: what is past the step from which the next one resumed is dropped, times too."""
+    lines: list[dict[str, Any]] = []
+    for attempt in attempts:
+        lines = (
+            [line for line in lines if line["step"] <= attempt.report.first_step] if (attempt.folder / "report.json").exists() else lines
+        )
+        lines += [{k: v for k, v in line.items() if k not in ("time", "tokens")} for line in attempt.lines]
+    return lines

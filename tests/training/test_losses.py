@@ -3,7 +3,9 @@
 import math
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+
 
 from include.training.losses import DpoObjective, PairLogProbs, bradley_terry, pair_credit
 

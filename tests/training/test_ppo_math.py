@@ -3,7 +3,9 @@
 import math
 
 import pytest
-import torch
+
+torch = pytest.importorskip("torch")
+
 
 from include.training.ppo_math import (
     clipped_share,

@@ -1,0 +1,211 @@
+"""PPO's program: complete rollouts bound to their actor, exact ratios, guards by name, and a resume to the bit."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file, save_file  # noqa: E402
+from transformers import AutoModelForCausalLM  # noqa: E402
+
+from include.domain.manifest import build_manifest  # noqa: E402
+from include.runtime.chat import prompt_ids  # noqa: E402
+from include.training import ppo_collect, reward_scoring  # noqa: E402
+from include.training.model_io import load_tokenizer  # noqa: E402
+from include.training.rollouts import read_rollouts  # noqa: E402
+from tests.training.align_store import PPO, curve, killed, ppo_spec, reward_spec, rewarded_store, run_here, shared_root, signalled  # noqa: E402
+from tests.training.harness import Started, Store, question, sums  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return rewarded_store(shared_root(tmp_path_factory))
+
+
+@pytest.fixture(scope="module")
+def done(store: Store) -> Started:
+    return run_here(store, ppo_spec(store, salt="module"))
+
+
+def test_every_expected_rollout_is_there_with_the_versions_that_made_it(store: Store, done: Started) -> None:
+    assert done.code == 0
+    rollouts = read_rollouts(done.output("rollouts"))
+    assert len(rollouts) == PPO["iterations"] * PPO["prompts_per_iteration"] == done.report.metrics["rollouts_count"]
+    assert len({rollout.rollout_id for rollout in rollouts}) == len(rollouts)
+    assert [rollout.actor_checkpoint["published_version"] for rollout in rollouts[::12]] == [0, 1, 2, 3]
+    assert [rollout.actor_checkpoint["step"] for rollout in rollouts[::12]] == [0, 4, 8, 12]
+    for rollout in rollouts:
+        assert rollout.actor_checkpoint["run_key"] == done.report.key
+        assert rollout.actor_checkpoint["attempt"] == done.folder.name
+        assert rollout.reference_checkpoint == store.places["policy"].digest
+        assert rollout.reward_model_checkpoint == (store.places["reward_model"].digest,)
+    assert rollouts[0].actor_checkpoint["digest"] == store.places["policy"].digest
+    assert "digest" not in rollouts[-1].actor_checkpoint
+
+
+def test_the_first_rollouts_log_probabilities_are_those_of_the_policy_that_started(store: Store, done: Started) -> None:
+    folder = Path(store.places["policy"].path)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True), load_tokenizer(folder)
+    known = {question(a, b).prompt_id: question(a, b) for a, b in sums()}
+    for rollout in read_rollouts(done.output("rollouts"))[:4]:
+        start = prompt_ids(tokenizer, known[rollout.prompt_id].messages)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*start, *rollout.tokens]])).logits[0, len(start) - 1 : -1]
+        expected = torch.log_softmax(logits, -1).gather(1, torch.tensor(rollout.tokens)[:, None])[:, 0]
+        assert list(rollout.token_log_probs) == pytest.approx(expected.tolist(), abs=1e-4)
+
+
+def test_components_add_up_to_the_score(done: Started) -> None:
+    weights = PPO["reward"]
+    for rollout in read_rollouts(done.output("rollouts")):
+        parts = rollout.reward_components
+        total = weights["model_weight"] * parts["model"] + weights["verifier_weight"] * parts["verifier"] + parts["length_penalty"]
+        assert parts["score"] == pytest.approx(total, abs=1e-9)
+        assert abs(parts["model"]) <= 5.0
+        assert parts["length_penalty"] == pytest.approx(-0.1 * len(rollout.tokens) / PPO["max_new_tokens"])
+
+
+def test_at_lag_0_ratios_start_at_one_and_the_kl_at_zero(done: Started) -> None:
+    for line in done.lines:
+        assert line["first_ratio_gap"] < 1e-6
+        assert line["sampler_ratio_gap"] < 1e-4
+        assert line["policy_lag"] == 0
+    assert abs(done.lines[0]["kl"]) < 1e-4
+    assert max(line["kl"] for line in done.lines[1:]) > 1e-3
+
+
+def test_the_coefficient_follows_the_batch_kl(done: Started) -> None:
+    coefficient = PPO["kl"]["initial"]
+    for line in done.lines:
+        assert line["kl_coefficient"] == pytest.approx(coefficient)
+        target = PPO["kl"]["target"]
+        coefficient *= 1.5 if line["kl"] > 2 * target else 1 / 1.5 if line["kl"] < target / 2 else 1.0
+        assert line["next_kl_coefficient"] == pytest.approx(coefficient)
+
+
+def test_the_asked_form_is_written_more_often_and_the_policy_changed(store: Store) -> None:
+    learnt = run_here(store, ppo_spec(store, iterations=12, prompts_per_iteration=24, minibatch=12, eval_rows=6))
+    lines = learnt.lines
+    assert sum(line["form_share"] for line in lines[-3:]) > sum(line["form_share"] for line in lines[:3]) + 0.5
+    assert learnt.report.metrics["heldout_form_after"] > learnt.report.metrics["heldout_form_before"]
+    before, after = Path(store.places["policy"].path) / "model.safetensors", learnt.output("policy") / "model.safetensors"
+    assert before.read_bytes() != after.read_bytes()
+
+
+def _rollouts(started: Started) -> list[dict[str, Any]]:
+    rows = [rollout.to_json() for rollout in read_rollouts(started.output("rollouts"))]
+    for row in rows:
+        row["actor_checkpoint"] = {k: v for k, v in row["actor_checkpoint"].items() if k not in ("attempt", "run_key")}
+        del row["created_at"], row["rollout_id"]
+    return rows
+
+
+def test_killed_between_iterations_it_goes_on_to_the_same_bits(store: Store, done: Started) -> None:
+    spec = ppo_spec(store, salt="killed")
+    first = killed(store, spec, "recorded", 4, save_every_steps=2)
+    assert first.code == -9
+    second = run_here(store, spec, n=2, save_every_steps=2)
+    assert (second.report.first_step, second.report.last_step) == (2, 4)
+    assert curve(first, second) == curve(done)
+    assert second.report.outputs["policy"] == done.report.outputs["policy"]
+    assert _rollouts(second) == _rollouts(done)
+    shards = json.loads((second.output("rollouts") / "rollouts.json").read_text())["iterations"]
+    assert [shard["attempt"] for shard in shards] == [first.folder.name] * 2 + [second.folder.name] * 2
+
+
+def test_usr1_saves_says_interrupted_and_the_next_attempt_goes_on(store: Store, done: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = ppo_spec(store, salt="usr1")
+    first = signalled(store, spec, 3, monkeypatch)
+    assert (first.code, first.report.outcome, first.report.last_step) == (75, "interrupted", 3)
+    second = run_here(store, spec, n=2)
+    assert second.report.first_step == 3
+    assert second.report.outputs["policy"] == done.report.outputs["policy"]
+
+
+def test_a_micro_batch_of_another_size_changes_the_figures_by_rounding_only(store: Store, done: Started) -> None:
+    small = run_here(store, ppo_spec(store, salt="small pieces"), micro_batch=2)
+    for ours, other in zip(done.lines, small.lines, strict=True):
+        for name in ("kl", "value_loss", "policy_loss", "score"):
+            assert other[name] == pytest.approx(ours[name], abs=2e-4)
+
+
+def test_a_first_ratio_away_from_one_stops_the_run_by_name(store: Store) -> None:
+    stopped = run_here(store, ppo_spec(store, ratio_tolerance=1e-12))
+    assert (stopped.code, stopped.report.outcome, stopped.report.stop_reason) == (1, "failed", "guard")
+    assert stopped.report.summary["guard"] == "ratio_at_lag_0"
+    assert not (stopped.folder / "output").exists()
+
+
+def _lose(monkeypatch: pytest.MonkeyPatch, share: float) -> None:
+    score = reward_scoring.score_sequences
+
+    def losing(model: Any, sequences: Any, *rest: Any) -> list[float]:
+        found = score(model, sequences, *rest)
+        lost = round(share * len(found))
+        return [math.nan] * lost + found[lost:]
+
+    monkeypatch.setattr(reward_scoring, "score_sequences", losing)
+
+
+def test_a_few_missing_rewards_are_masked_counted_and_recorded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _lose(monkeypatch, 2 / 12)
+    going = run_here(store, ppo_spec(store, salt="few missing"))
+    assert going.code == 0
+    assert [line["missing_rewards"] for line in going.lines] == [2.0] * 4
+    assert all(value is not None for line in going.lines for value in line.values())
+    assert going.report.metrics["rollouts_missing_rewards"] == 8.0
+    lost = [rollout for rollout in read_rollouts(going.output("rollouts")) if "score" not in rollout.reward_components]
+    assert len(lost) == 8
+
+
+def test_too_many_missing_rewards_stop_the_run_before_anything_is_learnt(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    _lose(monkeypatch, 8 / 17)
+    stopped = run_here(store, ppo_spec(store, salt="many missing"))
+    assert (stopped.report.summary["guard"], stopped.report.last_step) == ("reward_missing", 0)
+    assert "of 12 answers have no finite reward" in stopped.report.message
+
+
+def test_a_policy_that_runs_away_is_stopped_its_last_good_checkpoint_kept(store: Store) -> None:
+    wild = run_here(store, ppo_spec(store, learning_rate=0.05, iterations=8, epochs=1, minibatch=12), save_every_steps=1)
+    assert wild.report.stop_reason == "guard"
+    assert wild.report.summary["guard"] in ("kl_exploding", "kl_negative", "ratio_exploding", "value_loss_diverging")
+    assert "Check in this order" in wild.report.message
+    assert wild.lines[-1]["step"] == wild.report.last_step
+    kept = sorted(path.name for path in (wild.folder / "checkpoints").iterdir())
+    assert f"step-{wild.report.last_step}" not in kept
+    assert f"step-{wild.report.last_step - 1}" in kept or wild.report.last_step == 1
+
+
+def test_a_reward_model_with_a_broken_head_never_trains(store: Store, tmp_path: Path) -> None:
+    source = Path(store.places["reward_model"].path)
+    for path in source.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["score.weight"] = torch.full_like(weights["score.weight"], math.nan)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "manifest.json").write_text(json.dumps(build_manifest("reward_model", tmp_path).to_json()))
+    store.artifact("broken", tmp_path)
+    inputs = {"policy": "policy", "reference": "policy", "reward_model": "broken", "prompts": "prompts"}
+    stopped = run_here(store, store.spec("ppo", inputs, PPO))
+    assert stopped.report.summary["guard"] == "reward_missing"
+
+
+def test_a_lost_rollout_is_not_released_to_the_optimiser(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = ppo_collect.Collector._records
+    monkeypatch.setattr(ppo_collect.Collector, "_records", lambda self, *rest: records(self, *rest)[:-1])
+    failed = run_here(store, ppo_spec(store, salt="lost"))
+    assert "has 11 rollouts, expected are 12: the batch is not complete" in failed.report.message
+
+
+def test_an_ensemble_of_two_is_bound_into_each_rollout(store: Store) -> None:
+    store.artifact("second", run_here(store, reward_spec(store, seed=6)).output("reward_model"))
+    inputs = {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "reward_model_2": "second", "prompts": "prompts"}
+    both = run_here(store, store.spec("ppo", inputs, {**PPO, "iterations": 1, "reward": {**PPO["reward"], "combine": "minimum"}}))
+    assert both.code == 0
+    rollout = read_rollouts(both.output("rollouts"))[0]
+    assert rollout.reward_model_checkpoint == (store.places["reward_model"].digest, store.places["second"].digest)
+    assert {"raw_reward_model", "raw_reward_model_2"} <= set(rollout.reward_components)
