@@ -119,7 +119,7 @@ def test_pairs_of_this_reference_are_on_policy_and_others_are_warned_of(store: S
     assert done.report.metrics["own_share"] == 1.0
     assert done.report.summary["warnings"] == []
     rows = []
-    for at, (first, second) in enumerate(sums()[:20]):
+    for first, second in sums()[:20]:
         foreign = {"policy_checkpoint": None, "origin": "external:elsewhere@sha256:" + "1" * 64}
         texts = (f"{first} + {second} = {first + second}", "no idea")
         sides = [candidate(store, "sha256:" + "0" * 64, text, **foreign) for text in texts]
