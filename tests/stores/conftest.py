@@ -17,8 +17,9 @@ import sqlalchemy as sa
 
 from include.stores.artifacts import ArtifactStore
 from include.stores.catalog import Catalog
+from include.stores.registry import Registry
 from include.stores.sftp import SftpFileSystem
-from tests.stores.servers import SSHD, SshServer
+from tests.stores.servers import SSHD, SshServer, free_port, mlflow_argv, running
 from tests.stores.things import Clock
 
 _BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
@@ -91,3 +92,23 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ArtifactSt
     fs = SftpFileSystem(request.getfixturevalue("ssh_server").target())
     yield ArtifactStore(fs, str(root), uri=f"sftp://test{root}")
     fs.channel.close()
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A private MLflow server for the whole session."""
+    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+    with running(mlflow_argv(port, folder), port, folder / "log", cwd=folder):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def registry(mlflow_uri: str) -> Registry:
+    """A registry with an experiment of its own."""
+    return Registry(mlflow_uri, experiment=f"test-{uuid.uuid4().hex[:12]}")
+
+
+@pytest.fixture
+def sqlite_catalog(tmp_path: Path, clock: Clock) -> Catalog:
+    """A catalog where the kind of database does not matter."""
+    return Catalog.open(f"sqlite:///{tmp_path}/catalog.db", clock=clock)

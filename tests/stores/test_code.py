@@ -34,7 +34,8 @@ def project(tmp_path: Path) -> Path:
 
 
 def names(data: bytes) -> list[str]:
-    return tarfile.open(fileobj=io.BytesIO(data)).getnames()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return tar.getnames()
 
 
 def test_the_tar_holds_what_is_imported_and_nothing_else(project: Path) -> None:
@@ -44,7 +45,8 @@ def test_the_tar_holds_what_is_imported_and_nothing_else(project: Path) -> None:
 
 def test_the_program_runs_from_the_unpacked_tar_alone(project: Path, tmp_path: Path) -> None:
     made = code_tar(project, "include.training.program")
-    tarfile.open(fileobj=io.BytesIO(made.data)).extractall(tmp_path / "code", filter="data")
+    with tarfile.open(fileobj=io.BytesIO(made.data)) as tar:
+        tar.extractall(tmp_path / "code", filter="data")
     argv = [sys.executable, "-m", "include.training.program"]
     ran = subprocess.run(argv, cwd="/", env={"PYTHONPATH": str(tmp_path / "code")}, capture_output=True, text=True, check=True)
     assert ran.stdout == "policy\n"

@@ -19,7 +19,7 @@ def test_a_target_without_a_host_key_is_refused() -> None:
 
 
 def test_a_known_hosts_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="known_hosts file .* is not there"):
+    with pytest.raises(StoreError, match=r"known_hosts file .* is not there"):
         SftpTarget("host", known_hosts=str(tmp_path / "none"))
 
 

@@ -1,0 +1,95 @@
+"""The model card, made from lineage alone: Markdown, pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card says.
+
+    datasets: {dataset, content_hash, licences {name: rows}, imported_share 0–1, synthetic_share 0–1 (optional)} of each.
+    gates_table: the gate report as Markdown. lineage: the tree as text.
+    known_risks, waivers: each a sentence.
+    """
+
+    name: str
+    deployment: str
+    weights: str
+    recipe: str
+    description: str
+    demonstration: bool
+    datasets: Sequence[Mapping[str, Any]]
+    gates_table: str
+    known_risks: Sequence[str]
+    lineage: str
+    waivers: Sequence[str] = ()
+
+
+def model_card(facts: CardFacts) -> str:
+    """The card of a deployment. The same facts give the same text."""
+    parts = [
+        f"# {facts.name}",
+        facts.description.strip() or "No description.",
+        _demonstration(facts),
+        _identity(facts),
+        f"## Licences\n\n{_bullets(licences(facts.datasets), 'No licence is recorded: do not distribute.')}",
+        f"## Data\n\n{_data(facts.datasets)}",
+        f"## Gates\n\n{facts.gates_table.strip() or 'No gate report.'}",
+        f"## Waivers\n\n{_bullets(facts.waivers, 'None.')}",
+        f"## Known risks\n\n{_bullets(facts.known_risks, 'None recorded.')}",
+        f"## Lineage\n\n{_fenced(facts.lineage)}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def licences(datasets: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Every licence with its rows over all datasets, most rows first; rows without one are named as such."""
+    rows: dict[str, int] = {}
+    for dataset in datasets:
+        for licence, count in dataset.get("licences", {}).items():
+            rows[licence or "no licence stated"] = rows.get(licence or "no licence stated", 0) + count
+    return [f"{name}: {count} rows" for name, count in sorted(rows.items(), key=lambda item: (-item[1], item[0]))]
+
+
+def _demonstration(facts: CardFacts) -> str:
+    if not facts.demonstration:
+        return ""
+    return "> A demonstration: its approval may be a demonstration account's, and it is not meant for use."
+
+
+def _identity(facts: CardFacts) -> str:
+    rows = {"Deployment": facts.deployment, "Weights": facts.weights, "Recipe": facts.recipe}
+    return "\n".join(["| | |", "|---|---|", *(f"| {name} | `{_cell(value)}` |" for name, value in rows.items())])
+
+
+def _data(datasets: Sequence[Mapping[str, Any]]) -> str:
+    if not datasets:
+        return "No dataset is recorded."
+    lines = ["| dataset | licences | imported | synthetic | content |", "|---|---|---|---|---|"]
+    for dataset in datasets:
+        names = ", ".join(sorted(dataset.get("licences", {}))) or "none stated"
+        imported, synthetic = dataset.get("imported_share"), dataset.get("synthetic_share")
+        cells = (dataset["dataset"], names, _share(imported), _share(synthetic), f"`{dataset['content_hash']}`")
+        lines.append(f"| {' | '.join(_cell(str(cell)) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1%}"
+
+
+def _cell(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
+
+
+def _bullets(items: Sequence[str], none: str) -> str:
+    return "\n".join(f"- {' '.join(item.split())}" for item in items) or none
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text.rstrip()}\n{fence}" if text.strip() else "No lineage is recorded."

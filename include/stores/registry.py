@@ -1,0 +1,221 @@
+"""MLflow as a view: runs, metrics, model versions, and aliases that say what the ledger says.
+
+The ledger is the truth. Aliases are set only by `repair`, so a crash between ledger and alias, or an alias moved by hand,
+is mended by calling it again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from include.domain.canonical import canonical_bytes, check_digest, hex_of
+from include.domain.errors import IntegrityError
+from include.stores.artifacts import ArtifactStore
+from include.stores.catalog.ledger import Ledger
+from include.stores.errors import NotFound, RegistryError
+from include.stores.run_log import RunWriter, StageLog, finished_run, upload
+from include.stores.series import AttemptLog
+from include.stores.tracking import MlflowRefused, Tracking, aliases_of, tags_of
+
+__all__ = ["ALIASES", "AttemptLog", "Drift", "ModelEntry", "Registry", "StageLog"]
+
+ALIASES = ("candidate", "canary", "champion")
+DEPLOYMENT_TAG, WEIGHTS_TAG, URI_TAG = "align.deployment", "align.weights", "align.weights_uri"
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A model version to be. Card, manifest, config and gates become artifacts; the weights stay where they are.
+
+    deployment: digest that names the version; weights, weights_uri: the artifact's digest and place.
+    """
+
+    deployment: str
+    weights: str
+    weights_uri: str
+    run_id: str
+    card: str
+    manifest: Mapping[str, Any]
+    config: Mapping[str, Any]
+    gates: Mapping[str, Any]
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """An alias that did not say what the ledger says, and was put right. `problem`: why it could not be."""
+
+    alias: str
+    was: int | None
+    now: int | None
+    problem: str = ""
+
+
+def check_alias(alias: str) -> str:
+    """The alias, if it is one of ours in lower case."""
+    if alias not in ALIASES:
+        hint = f" (write {alias.lower()!r})" if alias.lower() in ALIASES else ""
+        raise RegistryError(f"alias {alias!r} is none of {', '.join(ALIASES)}{hint}")
+    return alias
+
+
+class Registry:
+    """An MLflow server and one experiment of it.
+
+    Args:
+        tracking_uri: ``http(s)://…``.
+        experiment: its name; made when it is not there.
+    """
+
+    def __init__(self, tracking_uri: str, experiment: str = "alignment") -> None:
+        self.tracking = Tracking(tracking_uri)
+        self.experiment = experiment
+        self._experiment_id: str | None = None
+        self._made_client: Any = None
+
+    @property
+    def _client(self) -> Any:
+        if self._made_client is None:
+            from mlflow import MlflowClient
+
+            self._made_client = MlflowClient(tracking_uri=self.tracking.uri, registry_uri=self.tracking.uri)
+        return self._made_client
+
+    def preflight(self) -> str:
+        """Within seconds: the server answers, and the experiment is there or is made now. Gives its id.
+
+        Raises:
+            RegistryError: the server does not answer, or the experiment of this name is deleted.
+        """
+        found = self.tracking.experiment(self.experiment)
+        if found is None:
+            found = self._create_experiment()
+        if found["lifecycle_stage"] == "deleted":
+            raise RegistryError(
+                f"MLflow experiment {self.experiment!r} (id {found['experiment_id']}) is deleted, and still owns its name: restore it "
+                f"(`mlflow experiments restore --experiment-id {found['experiment_id']}`) or choose another name"
+            )
+        self._experiment_id = str(found["experiment_id"])
+        return self._experiment_id
+
+    def _create_experiment(self) -> dict[str, Any]:
+        """Of two that make it at once, one is told that it exists; both then find it."""
+        try:
+            self.tracking.post("experiments/create", name=self.experiment)
+        except MlflowRefused as error:
+            if error.code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        found = self.tracking.experiment(self.experiment)
+        if found is None:
+            raise RegistryError(f"MLflow experiment {self.experiment!r} was made and is not there: look at the server's log")
+        return found
+
+    @property
+    def experiment_id(self) -> str:
+        return self._experiment_id or self.preflight()
+
+    def log_run(self, log: StageLog) -> str:
+        """Shows a committed run, once, and gives MLflow's run id; a run that was told half is told to its end."""
+        known = finished_run(self.tracking, self.experiment_id, log)
+        return known or RunWriter(self._client, self.tracking, self.experiment_id).write(log)
+
+    def register(self, name: str, entry: ModelEntry) -> int:
+        """Registers a deployment as a version of `name`; the same deployment again is the same version."""
+        check_digest(entry.deployment, "deployment")
+        if self.tracking.model(name) is None:
+            try:
+                self.tracking.post("registered-models/create", name=name)
+            except MlflowRefused as error:
+                if error.code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+        known = self._versions_of(name, entry.deployment)
+        if not known:
+            made = self._create_version(name, entry)
+            known = self._versions_of(name, entry.deployment)
+            if made != known[0]:  # another task registered the same deployment at the same moment: the lower number stays
+                self._client.delete_model_version(name, str(made))
+        return known[0]
+
+    def _create_version(self, name: str, entry: ModelEntry) -> int:
+        folder = f"model/{hex_of(entry.deployment)[:16]}"
+        files = {
+            "card.md": entry.card.encode(),
+            "manifest.json": canonical_bytes(dict(entry.manifest)),
+            "config.json": canonical_bytes(dict(entry.config)),
+            "gates.json": canonical_bytes(dict(entry.gates)),
+        }
+        upload(self._client, entry.run_id, folder, files)
+        tags = {DEPLOYMENT_TAG: entry.deployment, WEIGHTS_TAG: entry.weights, URI_TAG: entry.weights_uri}
+        tags |= {f"align.{key}": str(value) for key, value in entry.tags.items()}
+        made = self._client.create_model_version(
+            name, source=f"runs:/{entry.run_id}/{folder}", run_id=entry.run_id, tags=tags, description=entry.card[:4000]
+        )
+        return int(made.version)
+
+    def _versions_of(self, name: str, deployment: str) -> list[int]:
+        found = [v for v in self.tracking.versions(name) if tags_of(v).get(DEPLOYMENT_TAG) == deployment]
+        return sorted(int(v["version"]) for v in found)
+
+    def version_of(self, name: str, deployment: str) -> int | None:
+        """The version that a deployment is registered as, or None."""
+        found = self._versions_of(name, deployment)
+        return found[0] if found else None
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """alias → version, our aliases only."""
+        return {alias: version for alias, version in aliases_of(self.tracking.model(name)).items() if alias in ALIASES}
+
+    def repair(self, ledger: Ledger, name: str) -> list[Drift]:
+        """Makes the aliases of `name` say what the ledger says, and tells what was otherwise."""
+        model = self.tracking.model(name)
+        there = aliases_of(model)
+        drift = [self._unset(name, alias, version) for alias, version in there.items() if alias not in ALIASES and alias.lower() in ALIASES]
+        for alias, deployment in ledger.aliases(name).items():
+            was = there.get(alias)
+            if deployment is None:
+                if was is not None:
+                    drift.append(self._unset(name, alias, was))
+                continue
+            wanted = None if model is None else self.version_of(name, deployment)
+            if wanted is None:
+                if was is not None:
+                    self._unset(name, alias, was)
+                drift.append(Drift(alias, was, None, f"{deployment} has no version of {name} in MLflow: register it again"))
+            elif wanted != was:
+                self.tracking.post("registered-models/alias", name=name, alias=alias, version=str(wanted))
+                drift.append(Drift(alias, was, wanted))
+        return drift
+
+    def _unset(self, name: str, alias: str, version: int) -> Drift:
+        self._client.delete_registered_model_alias(name, alias)
+        return Drift(alias, version, None)
+
+    def delete_version(self, name: str, version: int) -> None:
+        """Deletes a version that no alias names; MLflow itself would drop the alias without a word."""
+        named = sorted(alias for alias, number in aliases_of(self.tracking.model(name)).items() if number == version)
+        if named:
+            raise RegistryError(f"{name} version {version} is {', '.join(named)}: it is not deleted while an alias names it")
+        self._client.delete_model_version(name, str(version))
+
+    def pull(self, name: str, alias: str, folder: Path, store: ArtifactStore) -> Path:
+        """Fetches the weights that an alias names into `folder`, every byte checked against the registered digest.
+
+        Raises:
+            NotFound: no such alias, or the weights are not in this store.
+            IntegrityError: what lies there is not what was registered.
+        """
+        there = aliases_of(self.tracking.model(name))
+        if check_alias(alias) not in there:
+            known = ", ".join(sorted(there)) or "no alias"
+            raise NotFound(f"{name} has no {alias} in MLflow; it has {known}")
+        tags = next(tags_of(v) for v in self.tracking.versions(name) if int(v["version"]) == there[alias])
+        uri, weights = tags[URI_TAG], tags[WEIGHTS_TAG]
+        prefix = f"{store.uri.rstrip('/')}/"
+        if not uri.startswith(prefix):
+            raise NotFound(f"{name} {alias}: the weights lie at {uri}, which is not in the store {store.uri}")
+        path = uri.removeprefix(prefix)
+        manifest = store.read_manifest(path)
+        if manifest.digest != weights:
+            raise IntegrityError(f"{name} {alias}: {uri} holds {manifest.digest}, registered was {weights}")
+        return store.fetch_folder(path, folder, manifest)

@@ -1,0 +1,174 @@
+"""A committed stage run as MLflow shows it: one run with the merged series, a child run for each attempt."""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from include.domain.canonical import canonical_bytes, digest, hex_of
+from include.domain.spec import RunSpec
+from include.stores.catalog.runs import Committed
+from include.stores.series import AttemptLog, Row, merged
+from include.stores.tracking import Tracking, quoted, tags_of
+
+KEY_TAG, LOGGED_TAG = "align.stage_key", "align.logged"
+PARAMETER_LENGTH = 250
+"""MLflow cuts a longer value without a word, at 6000 characters; ours are short or not parameters at all."""
+_BATCH = 900
+_RESERVED = ("step", "time", "tokens")
+
+
+@dataclass(frozen=True)
+class StageLog:
+    """What is told of a committed run. config: the whole configuration; it is kept as an artifact, with its hash."""
+
+    spec: RunSpec
+    committed: Committed
+    attempts: Sequence[AttemptLog] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def config_digest(self) -> str:
+        return digest("config", dict(self.config))
+
+    @property
+    def digest(self) -> str:
+        """Of all that is told, so that what was told half is seen as such."""
+        body = {
+            "attempt": self.committed.attempt,
+            "config": self.config_digest,
+            "metrics": [dict(row) for row in merged(self.attempts, self.committed.attempt)],
+            "artifacts": {name: data.hex() for name, data in self.artifacts.items()},
+        }
+        return digest("run-log", body)
+
+
+def parameters(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Flat names and canonical values (7 and 7.0 are one spelling)."""
+    for name, value in sorted(config.items()):
+        if isinstance(value, Mapping) and value:
+            yield from parameters(value, f"{prefix}{name}.")
+        else:
+            text = value if isinstance(value, str) else canonical_bytes(value).decode()
+            yield f"{prefix}{name}", text
+
+
+def finished_run(tracking: Tracking, experiment_id: str, log: StageLog) -> str | None:
+    """The run that already says all of `log`, or None."""
+    for run in tracking.runs(experiment_id, f"tags.`{KEY_TAG}` = '{quoted(log.spec.key)}'"):
+        if tags_of(run["data"]).get(LOGGED_TAG) == log.digest:
+            return str(run["info"]["run_id"])
+    return None
+
+
+class RunWriter:
+    """Writes one stage run with an MlflowClient; every step may be repeated after a crash."""
+
+    def __init__(self, client: Any, tracking: Tracking, experiment_id: str) -> None:
+        self._client, self._tracking, self._experiment = client, tracking, experiment_id
+
+    def write(self, log: StageLog) -> str:
+        committed_ms = _milliseconds(log.committed.committed_at)
+        run_id = self._one_run(log.spec.key, f"{log.spec.stage} {hex_of(log.spec.key)[:12]}", committed_ms, {})
+        self._client.log_batch(run_id, params=self._parameters(log), tags=self._tags(log))
+        self._metrics(run_id, merged(log.attempts, log.committed.attempt), committed_ms)
+        self._finals(run_id, log.committed.report.metrics, log.committed.report.last_step, committed_ms)
+        for attempt in log.attempts:
+            self._child(run_id, log, attempt, committed_ms)
+        self._artifacts(run_id, log)
+        self._client.set_tag(run_id, LOGGED_TAG, log.digest)
+        self._client.set_terminated(run_id, "FINISHED", end_time=committed_ms)
+        return run_id
+
+    def _one_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
+        """The run tagged with `key`: the oldest one stays, a double that came at the same moment is taken away."""
+        query = f"tags.`{KEY_TAG}` = '{quoted(key)}'"
+        found = self._tracking.runs(self._experiment, query)
+        if not found:
+            made = self._client.create_run(self._experiment, start_time=start_ms, tags={KEY_TAG: key, **tags}, run_name=name)
+            found = self._tracking.runs(self._experiment, query)
+            oldest = str(found[0]["info"]["run_id"])
+            if made.info.run_id != oldest:
+                self._client.delete_run(made.info.run_id)
+        return str(found[0]["info"]["run_id"])
+
+    def _parameters(self, log: StageLog) -> list[Any]:
+        from mlflow.entities import Param
+
+        return [Param(name, value) for name, value in parameters(log.config) if len(value) <= PARAMETER_LENGTH][:90]
+
+    def _tags(self, log: StageLog) -> list[Any]:
+        from mlflow.entities import RunTag
+
+        spec = log.spec
+        kept = {param.key for param in self._parameters(log)}
+        left_out = [name for name, _ in parameters(log.config) if name not in kept]
+        tags = {
+            "align.stage": spec.stage,
+            "align.attempt": log.committed.attempt,
+            "align.code_revision": spec.code_revision,
+            "align.environment": spec.environment,
+            "align.config_digest": log.config_digest,
+            "align.seed": str(spec.seed),
+            "align.parameters_left_out": ", ".join(left_out) or "none",
+            **{f"align.input.{role}": value for role, value in spec.inputs.items()},
+            **{f"align.output.{name}": output.digest for name, output in log.committed.outputs.items()},
+            **{f"align.note.{name}": str(value) for name, value in spec.note.items()},
+        }
+        return [RunTag(name, value[:4900]) for name, value in tags.items()]
+
+    def _metrics(self, run_id: str, rows: Sequence[Row], base_ms: int) -> None:
+        """Times come from the rows, so that a repetition writes the same points and not more of them."""
+        from mlflow.entities import Metric
+
+        points = []
+        for row in rows:
+            at = int(float(row.get("time") or base_ms / 1000) * 1000)
+            for name, value in row.items():
+                if name not in _RESERVED and isinstance(value, (int, float)) and not isinstance(value, bool):
+                    points.append(Metric(name, float(value), at, int(row["step"])))
+        for start in range(0, len(points), _BATCH):
+            self._client.log_batch(run_id, metrics=points[start : start + _BATCH])
+
+    def _finals(self, run_id: str, metrics: Mapping[str, float], step: int, at_ms: int) -> None:
+        row = {f"final.{name}": value for name, value in metrics.items()}
+        self._metrics(run_id, [{"step": step, "time": at_ms / 1000, **row}], at_ms)
+
+    def _child(self, parent: str, log: StageLog, attempt: AttemptLog, committed_ms: int) -> None:
+        key = f"{log.spec.key}/{attempt.name}"
+        tags = {"mlflow.parentRunId": parent, "align.attempt": attempt.name}
+        start_ms = min((int(float(row["time"]) * 1000) for row in attempt.metrics if row.get("time")), default=committed_ms)
+        run_id = self._one_run(key, f"attempt {attempt.name}", start_ms, tags)
+        report = attempt.report
+        told = {"outcome": "no report"} if report is None else {"outcome": report.outcome, "stop_reason": report.stop_reason}
+        told |= {f"placement.{name}": canonical_bytes(value).decode() for name, value in attempt.placement.items()}
+        for name, value in told.items():
+            self._client.set_tag(run_id, f"align.{name}", value[:4900])
+        self._metrics(run_id, attempt.metrics, committed_ms)
+        complete = report is not None and report.outcome == "complete"
+        self._client.set_terminated(run_id, "FINISHED" if complete else "FAILED", end_time=max(start_ms, committed_ms))
+
+    def _artifacts(self, run_id: str, log: StageLog) -> None:
+        files = {
+            "config.json": canonical_bytes(dict(log.config)),
+            "spec.json": canonical_bytes(log.spec.to_json()),
+            **log.artifacts,
+        }
+        upload(self._client, run_id, "", files)
+
+
+def upload(client: Any, run_id: str, folder: str, files: Mapping[str, bytes]) -> None:
+    """Puts small files below a run's artifacts."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, data in files.items():
+            place = Path(scratch) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(data)
+        client.log_artifacts(run_id, scratch, folder or None)
+
+
+def _milliseconds(moment: str) -> int:
+    return int(datetime.fromisoformat(moment).timestamp() * 1000)

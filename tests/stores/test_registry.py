@@ -1,0 +1,291 @@
+"""The registry against a real MLflow server."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from include.domain.canonical import canonical_bytes, digest
+from include.domain.errors import IntegrityError
+from include.domain.manifest import build_manifest
+from include.stores.artifacts import ArtifactStore
+from include.stores.catalog import Catalog
+from include.stores.errors import NotFound, RegistryError
+from include.stores.registry import AttemptLog, Drift, ModelEntry, Registry, StageLog, check_alias
+from tests.stores.servers import free_port
+from tests.stores.things import commit, deploy, manifest, release, some_digest, spec
+
+CONFIG = {"learning_rate": 2e-5, "steps": 10, "clip": 7.0, "chat_template": "x" * 9000, "kl": {"target": 6.0}}
+
+
+def client_of(registry: Registry) -> Any:
+    return registry._client
+
+
+def stage_log(catalog: Catalog, **changes: Any) -> StageLog:
+    asked = spec()
+    done = commit(catalog, asked, {"policy": manifest("policy")})
+    rows = [{"step": step, "loss": 1.0 / step, "time": 1000.0 + step, "tokens": 5, "odd": None} for step in (1, 2, 3)]
+    body = {"attempts": [AttemptLog("1-7.0", done.report, rows)], "config": CONFIG, "artifacts": {"report.json": b"{}"}}
+    return StageLog(asked, done, **(body | changes))
+
+
+def entry(run_id: str, name: str = "one", **changes: Any) -> ModelEntry:
+    body: dict[str, Any] = {
+        "deployment": some_digest(name),
+        "weights": some_digest(f"weights of {name}"),
+        "weights_uri": "sftp://cluster-a/store/runs/x",
+        "run_id": run_id,
+        "card": f"# {name}",
+        "manifest": {"kind": "model"},
+        "config": CONFIG,
+        "gates": {"verdict": "pass"},
+        "tags": {"recipe": "tiny"},
+    }
+    return ModelEntry(**(body | changes))
+
+
+@pytest.fixture
+def run_id(registry: Registry, sqlite_catalog: Catalog) -> str:
+    return registry.log_run(stage_log(sqlite_catalog))
+
+
+@pytest.fixture
+def model_name() -> str:
+    return f"helper-{uuid.uuid4().hex[:8]}"
+
+
+def test_preflight_makes_the_experiment_once(registry: Registry) -> None:
+    assert registry.preflight() == registry.preflight()
+
+
+def test_a_deleted_experiment_fails_within_seconds_and_names_both_ways_out(registry: Registry) -> None:
+    registry.tracking.post("experiments/delete", experiment_id=registry.preflight())
+    began = time.monotonic()
+    with pytest.raises(RegistryError, match=r"restore it .* or choose another name"):
+        Registry(registry.tracking.uri, registry.experiment).preflight()
+    assert time.monotonic() - began < 5
+
+
+def test_eight_that_make_the_experiment_at_once_all_succeed(registry: Registry) -> None:
+    gate, found = threading.Barrier(8), []
+
+    def make() -> None:
+        gate.wait()
+        found.append(Registry(registry.tracking.uri, registry.experiment).preflight())
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_a_server_that_does_not_answer_fails_within_seconds() -> None:
+    began = time.monotonic()
+    with pytest.raises(RegistryError, match="does not answer"):
+        Registry(f"http://127.0.0.1:{free_port()}").preflight()
+    assert time.monotonic() - began < 15
+
+
+def test_a_tracking_uri_that_is_no_server_is_refused() -> None:
+    with pytest.raises(RegistryError, match="not http"):
+        Registry("sqlite:///mlflow.db")
+
+
+def test_a_run_is_logged_once(registry: Registry, sqlite_catalog: Catalog) -> None:
+    log = stage_log(sqlite_catalog)
+    first = registry.log_run(log)
+    assert Registry(registry.tracking.uri, registry.experiment).log_run(log) == first
+    parents = client_of(registry).search_runs([registry.experiment_id], "tags.`align.stage` = 'sft'")
+    assert [run.info.run_id for run in parents] == [first]
+    assert parents[0].info.status == "FINISHED"
+
+
+def test_the_whole_configuration_comes_back_byte_for_byte_with_its_hash(registry: Registry, run_id: str, tmp_path: Path) -> None:
+    path = client_of(registry).download_artifacts(run_id, "config.json", str(tmp_path))
+    assert Path(path).read_bytes() == canonical_bytes(CONFIG)
+    assert client_of(registry).get_run(run_id).data.tags["align.config_digest"] == digest("config", CONFIG)
+
+
+def test_a_long_value_is_no_parameter_and_that_is_visible(registry: Registry, run_id: str) -> None:
+    data = client_of(registry).get_run(run_id).data
+    assert data.params == {"learning_rate": "0.00002", "steps": "10", "clip": "7", "kl.target": "6"}
+    assert data.tags["align.parameters_left_out"] == "chat_template"
+
+
+def test_the_series_of_the_stage_and_of_each_attempt_are_there(registry: Registry, run_id: str) -> None:
+    client = client_of(registry)
+    history = [(m.step, m.value) for m in client.get_metric_history(run_id, "loss")]
+    assert sorted(history) == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert "odd" not in client.get_run(run_id).data.metrics
+    (child,) = client.search_runs([registry.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    assert child.data.tags["align.attempt"] == "1-7.0"
+    assert len(client.get_metric_history(child.info.run_id, "loss")) == 3
+
+
+def test_what_died_half_way_is_told_to_its_end_without_doubling_points(
+    registry: Registry, sqlite_catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = stage_log(sqlite_catalog)
+    client = client_of(registry)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(client), "log_artifacts", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            registry.log_run(log)
+    run_id = registry.log_run(log)
+    assert len(client.get_metric_history(run_id, "loss")) == 3
+    assert len(client.search_runs([registry.experiment_id], "tags.`align.stage` = 'sft'")) == 1
+    assert client.get_run(run_id).data.tags["align.logged"] == log.digest
+
+
+def test_a_later_attempt_with_another_placement_is_recorded_and_not_fatal(registry: Registry, sqlite_catalog: Catalog) -> None:
+    log = stage_log(sqlite_catalog)
+    registry.log_run(log)
+    placed = [replace(attempt, placement={"world_size": 4}) for attempt in log.attempts]
+    second = AttemptLog("2-9.0", None, [], {"world_size": 8})
+    run_id = registry.log_run(replace(log, attempts=[*placed, second], artifacts={"more.json": b"{}"}))
+    children = client_of(registry).search_runs([registry.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    seen = {c.data.tags["align.attempt"]: c.data.tags["align.placement.world_size"] for c in children}
+    assert seen == {"1-7.0": "4", "2-9.0": "8"}
+
+
+def test_a_deployment_is_registered_once_with_its_papers(registry: Registry, run_id: str, model_name: str, tmp_path: Path) -> None:
+    assert registry.register(model_name, entry(run_id)) == registry.register(model_name, entry(run_id)) == 1
+    assert registry.register(model_name, entry(run_id, "two")) == 2
+    version = client_of(registry).get_model_version(model_name, "1")
+    assert version.source.startswith(f"runs:/{run_id}/model")
+    assert version.run_id == run_id
+    assert version.tags["align.weights_uri"] == "sftp://cluster-a/store/runs/x"
+    folder = version.source.removeprefix(f"runs:/{run_id}/")
+    local = Path(client_of(registry).download_artifacts(run_id, folder, str(tmp_path)))
+    assert (local / "card.md").read_text() == "# one"
+    assert json.loads((local / "gates.json").read_text()) == {"verdict": "pass"}
+    assert (local / "config.json").read_bytes() == canonical_bytes(CONFIG)
+
+
+def test_two_that_register_the_same_deployment_at_once_get_one_version(registry: Registry, run_id: str, model_name: str) -> None:
+    gate, found = threading.Barrier(2), []
+    registry.register(model_name, entry(run_id, "before"))
+
+    def make() -> None:
+        mine = Registry(registry.tracking.uri, registry.experiment)
+        assert mine._client is not None
+        gate.wait()
+        found.append(mine.register(model_name, entry(run_id, "same")))
+
+    threads = [threading.Thread(target=make) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 2
+    assert len(set(found)) == 1
+    assert registry._versions_of(model_name, some_digest("same")) == [found[0]]
+
+
+@pytest.mark.parametrize("alias", ["latest", "v3", "Champion", "7", "prod", ""])
+def test_only_our_own_alias_names_are_accepted(alias: str) -> None:
+    with pytest.raises(RegistryError, match="candidate, canary, champion"):
+        check_alias(alias)
+
+
+def released(registry: Registry, catalog: Catalog, run_id: str, name: str, which: str) -> str:
+    """A released deployment, registered; its aliases not yet set."""
+    deployment = deploy(catalog, name, some_digest(f"weights of {which}"))
+    registry.register(name, entry(run_id, which, deployment=deployment))
+    release(catalog, deployment, name)
+    return deployment
+
+
+def test_repair_sets_the_champion_from_the_ledger(registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str) -> None:
+    released(registry, sqlite_catalog, run_id, model_name, "one")
+    assert registry.aliases(model_name) == {}
+    assert registry.repair(sqlite_catalog.ledger, model_name) == [Drift("champion", None, 1)]
+    assert registry.aliases(model_name) == {"champion": 1}
+    assert registry.repair(sqlite_catalog.ledger, model_name) == []
+
+
+def test_an_alias_moved_by_hand_is_found_and_put_back(registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str) -> None:
+    released(registry, sqlite_catalog, run_id, model_name, "one")
+    registry.register(model_name, entry(run_id, "sneaked in"))
+    client = client_of(registry)
+    client.set_registered_model_alias(model_name, "champion", "2")
+    client.set_registered_model_alias(model_name, "canary", "2")
+    client.set_registered_model_alias(model_name, "CHAMPION", "2")
+    drift = registry.repair(sqlite_catalog.ledger, model_name)
+    assert {(d.alias, d.was, d.now) for d in drift} == {("champion", 2, 1), ("canary", 2, None), ("CHAMPION", 2, None)}
+    assert dict(client.get_registered_model(model_name).aliases) == {"champion": "1"}
+
+
+def test_a_rollback_puts_the_previous_holder_back(registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str) -> None:
+    released(registry, sqlite_catalog, run_id, model_name, "one")
+    released(registry, sqlite_catalog, run_id, model_name, "two")
+    registry.repair(sqlite_catalog.ledger, model_name)
+    assert registry.aliases(model_name)["champion"] == 2
+    sqlite_catalog.releases.rollback(model_name, "run-1", "olga", "worse answers", verify=lambda _: True)
+    assert registry.repair(sqlite_catalog.ledger, model_name) == [Drift("champion", 2, 1)]
+
+
+def test_a_champion_that_mlflow_lost_is_reported_and_no_other_is_shown(
+    registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str
+) -> None:
+    deployment = deploy(sqlite_catalog, model_name, some_digest("w"))
+    release(sqlite_catalog, deployment, model_name)
+    registry.register(model_name, entry(run_id, "other"))
+    client_of(registry).set_registered_model_alias(model_name, "champion", "1")
+    (drift,) = registry.repair(sqlite_catalog.ledger, model_name)
+    assert (drift.alias, drift.now) == ("champion", None)
+    assert "register it again" in drift.problem
+    assert registry.aliases(model_name) == {}
+
+
+def test_an_aliased_version_is_not_deleted(registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str) -> None:
+    released(registry, sqlite_catalog, run_id, model_name, "one")
+    registry.register(model_name, entry(run_id, "two"))
+    registry.repair(sqlite_catalog.ledger, model_name)
+    with pytest.raises(RegistryError, match="version 1 is champion"):
+        registry.delete_version(model_name, 1)
+    registry.delete_version(model_name, 2)
+    assert registry.version_of(model_name, some_digest("two")) is None
+
+
+def weights_in(store: ArtifactStore, tmp_path: Path) -> tuple[str, str]:
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "model.safetensors").write_bytes(b"weights")
+    made = build_manifest("model", tmp_path / "w")
+    store.put_folder(tmp_path / "w", "runs/x/output/policy", made)
+    return made.digest, f"{store.uri}/runs/x/output/policy"
+
+
+def test_pull_fetches_and_verifies_what_the_alias_names(
+    registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str, tmp_path: Path
+) -> None:
+    store = ArtifactStore(fsspec.filesystem("file"), str(tmp_path / "store"))
+    weights, uri = weights_in(store, tmp_path)
+    deployment = deploy(sqlite_catalog, model_name, weights)
+    registry.register(model_name, entry(run_id, deployment=deployment, weights=weights, weights_uri=uri))
+    with pytest.raises(NotFound, match="has no champion"):
+        registry.pull(model_name, "champion", tmp_path / "here", store)
+    release(sqlite_catalog, deployment, model_name)
+    registry.repair(sqlite_catalog.ledger, model_name)
+    pulled = registry.pull(model_name, "champion", tmp_path / "here", store)
+    assert (pulled / "model.safetensors").read_bytes() == b"weights"
+    store.put_bytes("runs/x/output/policy/model.safetensors", b"weightz")
+    with pytest.raises(IntegrityError, match="corrupt"):
+        registry.pull(model_name, "champion", tmp_path / "there", store)
+
+
+def test_a_name_with_a_quote_is_refused(registry: Registry) -> None:
+    with pytest.raises(RegistryError, match="quote"):
+        list(registry.tracking.versions("it's"))
