@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from fastapi.testclient import TestClient
-from httpx import Response
 
 from include.annotation.accounts import NewAccount, add_account
 from include.annotation.app import create_app
@@ -101,11 +100,11 @@ class World:
         self.tokens[name] = add_account(self.folder / "tokens.json", NewAccount(name, role, kind, f"The {name}"))
         return name
 
-    def ask(self, name: str, method: str, path: str, **request: Any) -> Response:
+    def ask(self, name: str, method: str, path: str, **request: Any) -> Any:
         headers = {"Authorization": f"Bearer {self.tokens[name]}", **request.pop("headers", {})}
         return self.http.request(method, path, headers=headers, **request)
 
-    def create(self, body: dict[str, Any], key: str = "key-1") -> Response:
+    def create(self, body: dict[str, Any], key: str = "key-1") -> Any:
         return self.ask("pipeline", "POST", "/v1/annotation-batches", json=body, headers={"Idempotency-Key": key})
 
     def made(self, body: dict[str, Any], key: str = "key-1") -> str:
@@ -119,7 +118,7 @@ class World:
         answer: dict[str, Any] = response.json()
         return answer
 
-    def label(self, name: str, task_id: str, verdict: str = "left", **more: Any) -> Response:
+    def label(self, name: str, task_id: str, verdict: str = "left", **more: Any) -> Any:
         return self.ask(name, "POST", f"/v1/annotation-tasks/{task_id}/labels", json={"verdict": verdict, **more})
 
     def work(self, name: str = "annotator", verdict: str = "left", batch_id: str | None = None) -> list[dict[str, Any]]:

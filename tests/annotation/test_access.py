@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-from httpx import Response
 
 from tests.annotation.support import ROLES, World, batch
 
@@ -84,7 +83,7 @@ def test_both_databases_are_readable_for_their_owner_alone(world: World) -> None
     assert set(modes.values()) == {0o600}
 
 
-def _log_in(world: World, name: str = "annotator") -> Response:
+def _log_in(world: World, name: str = "annotator") -> Any:
     world.http.get("/login")
     return world.http.post("/login", data={"secret": world.http.cookies["annotation_login"], "token": world.tokens[name]})
 

@@ -25,7 +25,7 @@ TASK_KEYS = {
 
 def _everything_told(world: World) -> list[str]:
     """All that an annotator's browser or token is answered in a working session, headers included."""
-    told = []
+    told: list[Any] = []
     for _ in range(4):
         answer = world.ask("annotator", "GET", "/v1/annotation-tasks/next")
         task_id = answer.json()["task"]["task_id"]

@@ -12,6 +12,7 @@ const VERDICT_KEYS = {
 let task = null;
 let verdict = null;
 let busy = false;
+let rubricShown = null;
 
 async function during(work) {
   if (busy) return;
@@ -28,8 +29,22 @@ async function during(work) {
   }
 }
 
+// What counts is open until the first comparison under a rubric version is saved; after that it is one key away.
+function showRubric(version) {
+  if (version === rubricShown) return;
+  rubricShown = version;
+  $("rubric").open = sessionStorage.getItem("rubric-read") !== version;
+}
+
+function rubricRead(version) {
+  if (sessionStorage.getItem("rubric-read") === version) return;
+  sessionStorage.setItem("rubric-read", version);
+  $("rubric").open = false;
+}
+
 function show(next) {
   task = next;
+  showRubric(task.rubric.version);
   verdict = task.label?.verdict ?? null;
   drawTask(task);
   document.activeElement?.blur();
@@ -64,6 +79,7 @@ async function save() {
     say(error.message, true);
     return;
   }
+  rubricRead(task.rubric.version);
   await loadNext();
   say(correction ? "Corrected." : "Saved.");
 }
@@ -128,7 +144,5 @@ $("judgement").addEventListener("submit", (event) => {
 $("undo").addEventListener("click", () => during(goBack));
 $("help-button").addEventListener("click", COMMANDS["?"]);
 $("look-again").addEventListener("click", () => during(loadNext));
-$("rubric").open = sessionStorage.getItem("rubric") !== "closed";
-$("rubric").addEventListener("toggle", () => sessionStorage.setItem("rubric", $("rubric").open ? "open" : "closed"));
 
 during(loadNext);

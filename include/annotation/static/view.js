@@ -92,6 +92,7 @@ export function drawTask(task) {
   $("finished").hidden = true;
   drawVerdict(label.verdict);
   window.scrollTo(0, 0);
+  $("conversation").scrollTop = $("conversation").scrollHeight; // what is asked last comes last
 }
 
 export function drawVerdict(verdict) {
