@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, conf
+from airflow.sdk import BaseOperator
 
 from airflow_slurm.errors import (
     JobFailed,
@@ -57,7 +58,8 @@ class SlurmJobOperator(BaseOperator):
     :param expected_output: remote path that has to exist for the job to count as done. (templated)
     :param visibility_deadline_s: how long that path is looked for: shared file systems show files late.
     :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated)
-    :param deferrable: wait in the triggerer; else in the worker, with the same code.
+    :param deferrable: wait in the triggerer; else in the worker, with the same code. Whatever ``default_deferrable`` says,
+        the default is to defer: jobs run for hours.
     :param follow_log: copy the job's output into the task's log while it runs.
     :param max_wait_s: how long the job may wait for its start. :param max_unknown_s: see :class:`JobRequest`.
     """
@@ -77,7 +79,7 @@ class SlurmJobOperator(BaseOperator):
         visibility_deadline_s: float = 120.0,
         receipts: str = "airflow_slurm.file_receipts.FileReceipts",
         receipts_config: Mapping[str, Any] | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=True),
+        deferrable: bool = True,
         follow_log: bool = True,
         max_wait_s: float | None = None,
         max_unknown_s: float = 3600.0,
@@ -277,9 +279,10 @@ def owner_of(context: Context) -> Owner:
 
 
 async def _first_event(trigger: SlurmJobTrigger) -> dict[str, Any]:
-    async for event in trigger.run():
-        payload: dict[str, Any] = event.payload
-        return payload
+    async with aclosing(trigger.run()) as events:
+        async for event in events:
+            payload: dict[str, Any] = event.payload
+            return payload
     raise UnknownOutcome(f"The wait for job {trigger.wait['job_id']} ended without an answer.")
 
 

@@ -97,7 +97,7 @@ class SlurmJobTrigger(BaseEventTrigger):
             async for snapshot in stream:
                 yield snapshot
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Snapshot]) -> AsyncIterator[TriggerEvent]:
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Snapshot]) -> AsyncGenerator[TriggerEvent, None]:
         """This job's part of what the loop saw, until there is something to say."""
         wait = Wait.from_json(self.wait)
         watched = Watched(wait.job_id, wait.job_name, wait.since)
@@ -115,10 +115,13 @@ class SlurmJobTrigger(BaseEventTrigger):
                     yield TriggerEvent({"status": status, "view": view.to_json()})
                     return
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """The same with a loop of its own, for ``dag.test()`` and tasks that don't defer."""
-        async with aclosing(self.open_shared_stream({"slurm_conn_id": self.slurm_conn_id})) as stream:
-            async for event in self.filter_shared_stream(stream):
+        async with (
+            aclosing(self.open_shared_stream({"slurm_conn_id": self.slurm_conn_id})) as stream,
+            aclosing(self.filter_shared_stream(stream)) as events,
+        ):
+            async for event in events:
                 yield event
                 return
 
