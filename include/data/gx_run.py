@@ -5,12 +5,13 @@ not-null are in every suite here, an expectation that looked at nothing is a fai
 """
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from include.data.expectations import Expect, Table
-from include.data.report import Check, ValidationOutcome
+from include.data.report import Check, ValidationOutcome, outcome_of
 
 _SITE = "report"
 _CLASSES = {
@@ -21,8 +22,8 @@ _CLASSES = {
 }
 
 
-def run_expectations(tables: Sequence[Table], docs: Path) -> tuple[Check, ...]:
-    """Evaluates all tables and writes the data docs below `docs`."""
+def run_expectations(tables: Sequence[Table], docs: Path, *, pages_if_passed: bool = True) -> tuple[Check, ...]:
+    """Evaluates all tables and writes the data docs below `docs`, where all passed only if asked to."""
     # Read at import: without it the library reports its use to a server of its maker.
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
@@ -30,13 +31,15 @@ def run_expectations(tables: Sequence[Table], docs: Path) -> tuple[Check, ...]:
     docs.mkdir(parents=True, exist_ok=True)
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = {"globally": False}
-    # The context's own site lies in a temporary folder: only ours is wanted.
-    for name in list(context.variables.data_docs_sites or {}):
+    # The context makes a site of its own in a temporary folder, which nobody would remove.
+    for name, site in dict(context.variables.data_docs_sites or {}).items():
         context.delete_data_docs_site(name)
+        shutil.rmtree(site["store_backend"]["base_directory"], ignore_errors=True)
     context.add_data_docs_site(_SITE, _site(docs))
     source = context.data_sources.add_pandas("tables")
     checks = [check for table in tables for check in _run(gx, context, source, table)]
-    context.build_data_docs(site_names=[_SITE])
+    if pages_if_passed or outcome_of(checks) is not ValidationOutcome.PASSED:
+        context.build_data_docs(site_names=[_SITE])
     return tuple(checks)
 
 

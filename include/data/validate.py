@@ -11,16 +11,24 @@ from include.domain.split import SIDES
 from include.transforms.datasets_io import DatasetInfo, Row, iter_rows
 
 
-def validate(tables: Sequence[Table], docs: Path, notes: Sequence[str] = (), unread: Sequence[SourceFacts] = ()) -> ValidationReport:
+def validate(
+    tables: Sequence[Table],
+    docs: Path,
+    notes: Sequence[str] = (),
+    unread: Sequence[SourceFacts] = (),
+    *,
+    pages_if_passed: bool = True,
+) -> ValidationReport:
     """Evaluates `tables`. What Great Expectations itself could not do is *could not check*, with its words.
 
     Args:
         docs: an earlier report there is replaced.
         unread: sources that could not be read: their rows could not be looked at, so nothing passes.
+        pages_if_passed: False leaves the pages out where all passed, for a check before a fuller one.
     """
     shutil.rmtree(docs, ignore_errors=True)
     try:
-        checks: tuple[Check, ...] = run_expectations(tables, docs)
+        checks: tuple[Check, ...] = run_expectations(tables, docs, pages_if_passed=pages_if_passed)
     except Exception as error:  # noqa: BLE001 - the library raises of many kinds; none of them may count as passed
         checks = (Check("validation", type(error).__name__, None, ValidationOutcome.COULD_NOT_CHECK, 0, str(error)),)
     outcome = ValidationOutcome.COULD_NOT_CHECK if unread else outcome_of(checks)
