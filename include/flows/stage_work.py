@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
-from include.domain.layout import AttemptName, RunDir
+from include.domain.layout import AttemptName, RunDir, source_dir
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.flows.after_commit import after_commit
@@ -18,6 +18,7 @@ from include.flows.placing import place
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
 from include.stages.errors import Interrupted, NotComplete, RunFailed
+from include.stages.plan import Plan
 from include.stages.record import read_outputs, read_report, result
 
 JOB_PREFIX = "align"
@@ -58,7 +59,7 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
     if (done := catalog.runs.committed(made.key)) is not None:
         log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
         return Done(committed(made.spec, run, reused=True))
-    placed = place(made, where, store_root(where), lambda digest: catalog.artifacts.locate(digest, store.uri))
+    placed = place(made, where, store_root(where), _whereabouts(made, store.uri))
     log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
     return JobRequest(
         key=made.key,
@@ -70,6 +71,13 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
         max_unknown_s=where.max_unknown_s,
         carry={"spec": made.spec.to_json(), "deadline_s": where.visibility_deadline_s},
     )
+
+
+def _whereabouts(made: Plan, store_uri: str) -> Callable[[str], str]:
+    """Where an input lies, relative to the store's root: the catalog knows artifacts; a base's raw file lies under its own sha256."""
+    if made.spec.stage == "base_import":
+        return source_dir
+    return lambda digest: services.catalog().artifacts.locate(digest, store_uri)
 
 
 def accept(ended: Ended, run: Json) -> dict[str, Any]:
