@@ -1,7 +1,7 @@
 """A private, real Slurm in one folder: munge, slurmctld, slurmd for each virtual node, slurmdbd with MariaDB, sshd.
 
-All daemons run as the calling user, on free ports, and touch nothing outside the folder. Tried on Debian 12 (Slurm
-22.05.8), as root and as an ordinary user.
+All daemons run as the calling user, on free ports, and touch nothing outside the folder (but /run/sshd, as root). Tried on
+Debian 12 (Slurm 22.05.8), as root and as an ordinary user, and on Debian 13 (24.11.5) as root. Not tried: Ubuntu 24.04 (23.11).
 """
 
 from __future__ import annotations
@@ -204,6 +204,7 @@ class PrivateSlurm:
             write_atomically(etc / "cgroup.conf", cgroup)
         if s.accounting:
             write_atomically(etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(s), mode=0o600)
+            write_atomically(etc / "init.sql", slurm_config.DATABASE_SQL)
         write_atomically(self.base / "ssh/sshd_config", slurm_config.sshd_config(s))
         write_atomically(self.known_hosts, f"[127.0.0.1]:{s.ports['sshd']} {self.host_key}\n")
 
@@ -254,7 +255,7 @@ class PrivateSlurm:
                     f"--log-file={base}/log/munged.out", "--num-threads=2"]  # fmt: skip
         if daemon == "mariadbd":
             return ["mariadbd", "--no-defaults", f"--datadir={base}/mysql", f"--user={s.user}", f"--socket={s.mariadb_socket}",
-                    f"--pid-file={base}/run/mariadbd.pidfile", "--skip-networking", "--skip-log-bin",
+                    f"--pid-file={base}/run/mariadbd.pidfile", f"--init-file={base}/etc/init.sql", "--skip-networking", "--skip-log-bin",
                     "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=8M", "--innodb-lock-wait-timeout=900",
                     "--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--performance-schema=OFF",
                     "--max-connections=40"]  # fmt: skip

@@ -1,6 +1,6 @@
 """The configuration files of a private Slurm, as pure functions of its settings.
 
-Tried with Slurm 22.05.8 (Debian 12). Keys that newer releases dropped are not used.
+Tried with Slurm 22.05.8 (Debian 12) and 24.11.5 (Debian 13); not with 23.11 (Ubuntu 24.04).
 """
 
 from __future__ import annotations
@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-DAEMON_LAST_VERSION_WITHOUT_CGROUP_CHOICE = (23, 11)
+_FIRST_VERSION_WITH_CGROUP_CHOICE = (23, 11)
+
+DATABASE_NAME = "slurm_acct"
+# slurmdbd would make its database itself, but then goes on with a connection that has failed once, and with Debian 13's client
+# library (MariaDB 11.8.9) it ends at the first query: "Number of columns in result (=1) … allowed number of columns (=0)".
+DATABASE_SQL = f"CREATE DATABASE IF NOT EXISTS {DATABASE_NAME};\n"
 
 
 @dataclass(frozen=True)
@@ -141,7 +146,7 @@ def task_prolog(s: ClusterSettings) -> str:
 
 def cgroup_conf(version: tuple[int, int]) -> str | None:
     """From 23.11 on Slurm wants to hear that cgroups are not used; 22.05 stops at the same line."""
-    return "CgroupPlugin=disabled\n" if version >= DAEMON_LAST_VERSION_WITHOUT_CGROUP_CHOICE else None
+    return "CgroupPlugin=disabled\n" if version >= _FIRST_VERSION_WITH_CGROUP_CHOICE else None
 
 
 def slurmdbd_conf(s: ClusterSettings) -> str:
@@ -158,7 +163,7 @@ DebugLevel=info
 StorageType=accounting_storage/mysql
 StorageHost=localhost
 StorageUser={s.user}
-StorageLoc=slurm_acct
+StorageLoc={DATABASE_NAME}
 """
 
 
