@@ -27,7 +27,7 @@ def option_log_probs(
             raise EvaluationError(f"prompt {i} or one of its options holds no token: its likelihood means nothing")
         by_count[len(of_prompt)].append(i)
     for count, members in sorted(by_count.items()):
-        ordered = sorted(members, key=lambda i: (len(prompts[i]), i))
+        ordered = sorted(members, key=lambda i: (max(len(option) for option in options[i]), len(prompts[i]), i))
         width = max(1, rows // count)
         for at in range(0, len(ordered), width):
             chosen = ordered[at : at + width]

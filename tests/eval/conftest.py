@@ -1,7 +1,10 @@
 """A store with tiny models and suites, on which the programs run as real processes."""
 
+import signal
 import subprocess
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +12,9 @@ import pytest
 from include.domain.canonical import digest
 from include.domain.records import Message, Prompt, SuiteItem, prompt_id_of
 from include.domain.spec import RunSpec
+from include.runtime.signals import STOP_SIGNALS
 from include.transforms.datasets_io import SidedRow
-from tests.training.harness import PROJECT, Store, cluster_python, prompts, question, sums
+from tests.training.harness import PROJECT, Started, Store, cluster_python, prompts, question, sums
 
 GENERATION = {"temperature": 0.0, "max_new_tokens": 8}
 WORDS, CHOICES, NAMES = 70, 12, 12
@@ -54,6 +58,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return found
 
 
+def run_here(store: Store, spec: RunSpec) -> Started:
+    """One attempt in this process, which has torch imported already; signal handlers are put back."""
+    from include.eval import evaluate, shadow
+
+    arguments = store.prepare(spec, 1, 101)
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        code = {"evaluate": evaluate, "shadow": shadow}[spec.stage].main(arguments)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return Started(Path(arguments[-1]), code, "")
+
+
 def deployment(store: Store, model: str, spec: RunSpec, **changes: Any) -> dict[str, Any]:
     body = {
         "weights": store.places[model].digest,
@@ -77,16 +95,16 @@ SUITES: dict[str, Any] = {
 }
 
 
-def evaluation(store: Store, salt: str = "", **changes: Any) -> RunSpec:
+def evaluation(store: Store, salt: str = "", roles: Mapping[str, str] = ROLES, **changes: Any) -> RunSpec:
     """An evaluation of candidate, SFT model (the anchor too) and base; `changes` to its configuration."""
-    inputs = {f"model_{role}": model for role, model in ROLES.items()} | {f"suite_{name}": f"suite_{name}" for name in SUITES}
+    inputs = {f"model_{role}": model for role, model in roles.items()} | {f"suite_{name}": f"suite_{name}" for name in SUITES}
     inputs["reward_model"] = "reward_model"
     plain = store.spec("evaluate", inputs, {"any": 1}, salt=salt)
     config = {
-        "measure": sorted(ROLES),
+        "measure": sorted(roles),
         "latency": ["candidate", "sft", "anchor"],
         "latency_requests": 3,
-        "deployments": {role: deployment(store, model, plain) for role, model in ROLES.items()},
+        "deployments": {role: deployment(store, model, plain) for role, model in roles.items()},
         "suites": SUITES,
         "generation": GENERATION,
         "scorers": {

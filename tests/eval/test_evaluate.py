@@ -1,4 +1,4 @@
-"""The evaluation as a real process on tiny models: what it measures, once, and that it goes on where it stopped."""
+"""The evaluation on tiny models: what it measures, once, what it refuses, and that a stopped process is gone on with."""
 
 import json
 import signal
@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from include.domain.canonical import digest
+from include.domain.outcomes import Verdict
 from include.gates.expected import expected_from
+from include.gates.judge import judge
+from include.gates.policies import policies_from
 from include.gates.tables import MeasurementTable, table_from
-from tests.eval.conftest import CHOICES, GENERATION, NAMES, evaluation
+from tests.eval.conftest import CHOICES, GENERATION, NAMES, evaluation, run_here
 from tests.training.harness import Started, Store
 
 
@@ -22,8 +27,8 @@ def measured(started: Started) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def done(store: Store) -> Started:
-    started = store.run(evaluation(store))
-    assert started.code == 0, started.stderr
+    started = run_here(store, evaluation(store))
+    assert started.code == 0, started.report.message
     return started
 
 
@@ -87,6 +92,42 @@ def test_the_report_has_flat_figures_that_are_the_items_means(done: Started, tab
     assert done.report.metrics["words.length_tokens.candidate"] == pytest.approx(sum(i.value for i in row.items) / len(row.items))
 
 
+COPY_GATES = {
+    "name": "copy",
+    "version": 1,
+    "demonstration": True,
+    "defaults": {"min_n": 50},
+    "gates": [
+        {"name": "shorter", "group": "cost_latency", "metric": "length_tokens", "suite": "words", "kind": "superiority", "against": "sft"},
+        {"name": "form", "group": "capability_format", "metric": "asked_form", "suite": "words", "kind": "superiority", "against": "sft"},
+        {
+            "name": "exact",
+            "group": "capability_format",
+            "metric": "exact_match",
+            "suite": "words",
+            "kind": "non_inferiority",
+            "against": ["sft", "anchor"],
+            "margin": 0.05,
+        },
+    ],
+}
+
+
+def test_an_untouched_copy_of_the_sft_model_is_refused_by_what_was_really_measured(store: Store) -> None:
+    spec = evaluation(store, roles={"candidate": "sft", "sft": "sft", "base": "base", "anchor": "sft"}, latency=[])
+    started = run_here(store, spec)
+    assert started.code == 0, started.report.message
+    report = judge(policies_from(COPY_GATES), table_from(measured(started)), expected_from(spec))
+    found = {(r.name, r.against): (r.verdict, r.cause) for r in report.results if r.kind != "not_built"}
+    assert found == {
+        ("shorter", "sft"): (Verdict.FAIL, "no_improvement"),
+        ("form", "sft"): (Verdict.FAIL, "no_improvement"),
+        ("exact", "sft"): (Verdict.PASS, ""),
+        ("exact", "anchor"): (Verdict.PASS, ""),
+    }
+    assert report.passed is False
+
+
 def _wait_for_step(folder: Path, step: int) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
@@ -122,7 +163,7 @@ def test_a_stopped_evaluation_goes_on_and_finds_the_same(store: Store, done: Sta
     ],
 )
 def test_a_specification_that_cannot_be_measured_fails_by_name(store: Store, change: dict[str, Any], message: str) -> None:
-    started = store.run(evaluation(store, **change))
+    started = run_here(store, evaluation(store, **change))
     assert (started.code, started.report.outcome) == (1, "failed")
     assert message in started.report.message
 
@@ -130,14 +171,14 @@ def test_a_specification_that_cannot_be_measured_fails_by_name(store: Store, cha
 def test_a_deployment_of_other_weights_is_refused(store: Store) -> None:
     spec = evaluation(store)
     wrong = {**spec.config["deployments"], "candidate": spec.config["deployments"]["base"]}
-    started = store.run(evaluation(store, deployments=wrong))
+    started = run_here(store, evaluation(store, deployments=wrong))
     assert "config.deployments.candidate.weights is" in started.report.message
 
 
 def test_a_deployment_whose_digest_is_not_its_own_is_refused(store: Store) -> None:
     spec = evaluation(store)
     wrong = {**spec.config["deployments"], "candidate": {**spec.config["deployments"]["candidate"], "system_prompt": "Be brief."}}
-    started = store.run(evaluation(store, deployments=wrong))
+    started = run_here(store, evaluation(store, deployments=wrong))
     assert "its own content gives" in started.report.message
 
 
@@ -148,8 +189,8 @@ def test_a_system_prompt_is_part_of_what_is_measured(store: Store, table: Measur
     }
     prompted = {**spec.config["deployments"], "base": {**body, "digest": digest("deployment", body)}}
     small = {"suites": {"choices": {"scorers": ["likelihood_choice"]}, "words": {"scorers": ["length_tokens", "exact_match"], "limit": 30}}}
-    started = store.run(evaluation(store, deployments=prompted, latency=[], **small))
-    assert started.code == 0, started.stderr
+    started = run_here(store, evaluation(store, deployments=prompted, latency=[], **small))
+    assert started.code == 0, started.report.message
     with_prompt, without = table_from(measured(started)), table
     assert with_prompt.find("base", "length_tokens", "words") is not None
     assert started.report.summary["deployments"]["base"] != spec.config["deployments"]["base"]["digest"]

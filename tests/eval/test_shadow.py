@@ -1,4 +1,4 @@
-"""The shadow run: as a real process, and its verdict against each limit."""
+"""The shadow run: on tiny models, and its verdict against each limit."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from include.domain.spec import RunSpec
 from include.eval.errors import EvaluationError
 from include.eval.observations import Observation, Reply, observe
-from tests.eval.conftest import GENERATION
+from tests.eval.conftest import GENERATION, run_here
 from tests.training.harness import Store
 
 WIDE = {"error_share": 1.0, "latency_ratio": 100.0, "length_ratio": 100.0}
@@ -24,8 +24,8 @@ def run_spec(store: Store, **changes: Any) -> RunSpec:
 
 
 def test_both_models_answer_the_same_prompts_and_the_observations_say_so(store: Store) -> None:
-    started = store.run(run_spec(store))
-    assert started.code == 0, started.stderr
+    started = run_here(store, run_spec(store))
+    assert started.code == 0, started.report.message
     body = json.loads((started.output("observations") / "observations.json").read_text())
     assert (body["kind"], body["requests"], len(body["replies"])) == ("shadow", 6, 6)
     assert all(reply["candidate"]["id"] == reply["sft"]["id"] for reply in body["replies"])
@@ -33,8 +33,8 @@ def test_both_models_answer_the_same_prompts_and_the_observations_say_so(store: 
 
 
 def test_fewer_recorded_prompts_than_asked_for_abort(store: Store) -> None:
-    started = store.run(run_spec(store, requests=50))
-    assert started.code == 0, started.stderr
+    started = run_here(store, run_spec(store, requests=50))
+    assert started.code == 0, started.report.message
     assert started.report.summary["verdict"] == "aborted"
     assert "10 requests were observed, at least 50 are asked for" in started.report.summary["reasons"]
 
