@@ -61,10 +61,11 @@ def standing(labels: Iterable[Label], withdrawn: Collection[str]) -> tuple[list[
     by_id: dict[str, Label] = {}
     repeated = 0
     for label in labels:
-        if (known := by_id.setdefault(label.label_id, label)) is not label:
-            if known != label:
+        if label.label_id in by_id:
+            if by_id[label.label_id] != label:
                 raise DataError(f"label {label.label_id} stands twice with different content: labels are append-only")
             repeated += 1
+        by_id[label.label_id] = label
     superseded = {label.supersedes for label in by_id.values() if label.supersedes}
     gone = set(withdrawn)
     out = [by_id[i] for i in sorted(by_id) if i not in superseded and i not in gone]

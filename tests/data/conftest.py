@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from include.data.build import BuildResult, build_datasets
+from include.data.filtering import Filtered, filter_all
+from include.data.importing import import_sources
 from include.data.plan import BuildPlan, SourcePlan
 from include.transforms.source import Source
 from include.transforms.split import SplitSettings
@@ -37,6 +39,16 @@ def source_plan(path: Path, **options: Any) -> SourcePlan:
 
 def plan_of_files(*sources: SourcePlan, **changed: Any) -> BuildPlan:
     return BuildPlan("test", sources, ("CC0-1.0",), **{"split": SPLIT, **changed})
+
+
+def filtered(plan: BuildPlan, protected: Iterable[Path] = ()) -> dict[str, Filtered]:
+    """What the filters leave of each dataset, without storing or validating it."""
+    imported = import_sources(plan)
+    return {one.source.dataset_id: one for one in filter_all(imported.datasets.values(), plan, protected)}
+
+
+def texts_on(one: Filtered, side: str) -> set[str]:
+    return {placed.draft.prompt_text for placed in one.rows if placed.side == side}
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import pytest
 
 from include.data.build import BuildResult, build_datasets
 from include.data.errors import DataError, ValidationStopped
-from include.domain.records import Demonstration, PreferencePair, Prompt
-from include.domain.split import SIDES, normalise_prompt
+from include.domain.records import Demonstration, PreferencePair
+from include.domain.split import SIDES
 from include.transforms.datasets_io import Row, read_info, read_rows
-from include.transforms.near import NearSettings
 from include.transforms.pii import PiiSettings
+from include.transforms.split import SplitSettings
 
-from .conftest import demonstrations, jsonl, plan_of_files, sentence, source_plan
+from .conftest import SPLIT, demonstrations, filtered, jsonl, plan_of_files, sentence, source_plan, texts_on
 
 Build = Callable[..., BuildResult]
 
@@ -131,70 +131,93 @@ def test_a_training_row_made_a_near_duplicate_of_a_held_out_row_is_dropped_and_c
 def test_a_training_row_like_a_held_out_row_of_another_dataset_is_dropped(tmp_path: Path) -> None:
     prompts = [{"id": f"p{i}", "prompt": sentence(i)} for i in range(200, 240)]
     (tmp_path / "prompts.jsonl").write_bytes(jsonl(prompts))
-    (tmp_path / "suite.jsonl").write_bytes(jsonl([{"id": f"s{row['id']}", "prompt": f"{row['prompt']} Now"} for row in prompts]))
-    plan = plan_of_files(
-        source_plan(tmp_path / "prompts.jsonl", dataset="prompts", rows="prompt", use="rl"),
-        source_plan(tmp_path / "suite.jsonl", dataset="suite", rows="suite"),
+    (tmp_path / "suite.jsonl").write_bytes(jsonl([{"id": row["id"], "prompt": f"{row['prompt']} Now"} for row in prompts]))
+    made = filtered(
+        plan_of_files(
+            source_plan(tmp_path / "prompts.jsonl", dataset="prompts", rows="prompt", use="rl"),
+            source_plan(tmp_path / "suite.jsonl", dataset="suite", rows="suite"),
+        )
     )
-    result = build_datasets(plan, tmp_path / "out")
-    held = {row.record["item_id"].removeprefix("s") for row in read_rows(result.datasets["suite"].folder, "holdout")}
-    trained = {row.record["messages"][0]["content"] for row in read_rows(result.datasets["prompts"].folder, "train")}
+    held = {text.removesuffix(" Now") for text in texts_on(made["suite"], "holdout")}
     assert held
-    assert not trained & {row["prompt"] for row in prompts if row["id"] in held}
-    assert result.counts["datasets"]["prompts"]["dropped"]["near_duplicate_of_a_held_out_row"] > 0
-    assert "near_duplicate_of_a_held_out_row" not in result.counts["datasets"]["suite"]["dropped"]
+    assert not texts_on(made["prompts"], "train") & held
+    assert made["prompts"].dropped.counts["near_duplicate_of_a_held_out_row"] > 0
+    assert "near_duplicate_of_a_held_out_row" not in made["suite"].dropped.counts
 
 
 def test_held_out_rows_of_an_earlier_dataset_stay_unseen(build: Build, tmp_path: Path) -> None:
     earlier = build(jsonl(demonstrations(40)), "earlier").datasets["demonstrations"].folder
-    held = [row.record["prompt"]["messages"][0]["content"] for row in read_rows(earlier, "holdout")]
+    held = {row.record["prompt"]["messages"][0]["content"] for row in read_rows(earlier, "holdout")}
     path = tmp_path / "later.jsonl"
-    path.write_bytes(
-        jsonl([{"exampleId": f"l{i}", "prompt": f"{text} Now", "response": "x"} for i, text in enumerate(held)] + demonstrations(20, 500))
-    )
-    result = build_datasets(plan_of_files(source_plan(path)), tmp_path / "out", protected=[earlier])
-    assert result.counts["datasets"]["demonstrations"]["dropped"]["near_duplicate_of_a_held_out_row"] > 0
-    trained = " ".join(
-        row.record["prompt"]["messages"][0]["content"] for row in read_rows(result.datasets["demonstrations"].folder, "train")
-    )
-    assert not any(text in trained for text in held)
+    copies = [{"exampleId": f"l{i}", "prompt": f"{text} Now", "response": "x"} for i, text in enumerate(sorted(held))]
+    path.write_bytes(jsonl(copies + demonstrations(20, 500)))
+    made = filtered(plan_of_files(source_plan(path)), [earlier])["demonstrations"]
+    assert made.dropped.counts["near_duplicate_of_a_held_out_row"] > 0
+    assert not {text.removesuffix(" Now") for text in texts_on(made, "train")} & held
+    assert {text.removesuffix(" Now") for text in texts_on(made, "holdout")} & held
 
 
 def test_a_group_is_trained_on_for_one_use_only(tmp_path: Path) -> None:
     rows = demonstrations(40)
     (tmp_path / "d.jsonl").write_bytes(jsonl(rows))
-    (tmp_path / "p.jsonl").write_bytes(
-        jsonl([{"id": row["exampleId"], "prompt": row["prompt"].upper()} for row in rows[:20]] + [{"id": "new", "prompt": sentence(900)}])
+    (tmp_path / "p.jsonl").write_bytes(jsonl([{"id": row["exampleId"], "prompt": row["prompt"].upper()} for row in rows[:20]]))
+    made = filtered(
+        plan_of_files(source_plan(tmp_path / "d.jsonl"), source_plan(tmp_path / "p.jsonl", dataset="prompts", rows="prompt", use="rl"))
     )
-    plan = plan_of_files(
-        source_plan(tmp_path / "d.jsonl"),
-        source_plan(tmp_path / "p.jsonl", dataset="prompts", rows="prompt", use="rl"),
-        near=NearSettings(1.0),
-    )
-    result = build_datasets(plan, tmp_path / "out")
-    used = {name: {row.split_group for row in read_rows(info.folder, "train")} for name, info in result.datasets.items()}
-    assert not used["demonstrations"] & used["prompts"]
-    assert result.counts["datasets"]["prompts"]["dropped"]["used_elsewhere"] > 0
+    assert texts_on(made["demonstrations"], "train")
+    assert texts_on(made["prompts"], "train") == set()
+    assert made["prompts"].dropped.counts["used_elsewhere"] > 0
+    assert "used_elsewhere" not in made["demonstrations"].dropped.counts
 
 
-def test_a_suite_holds_held_out_rows_only_and_prompts_none_of_them(tmp_path: Path) -> None:
-    rows = [{"id": f"p{i}", "prompt": sentence(i)} for i in range(60)]
-    (tmp_path / "s.jsonl").write_bytes(jsonl(rows))
-    (tmp_path / "p.jsonl").write_bytes(jsonl(rows))
-    plan = plan_of_files(
-        source_plan(tmp_path / "s.jsonl", dataset="suite", rows="suite"),
-        source_plan(tmp_path / "p.jsonl", dataset="prompts", rows="prompt", use="rl"),
+def test_rows_shared_among_uses_are_given_to_one_each(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_bytes(jsonl([{"id": f"p{i}", "prompt": sentence(i)} for i in range(80)]))
+    (tmp_path / "q.jsonl").write_bytes((tmp_path / "p.jsonl").read_bytes())
+    split = SplitSettings(SPLIT.salt, SPLIT.shares, {"preference": 0.5, "rl": 0.5})
+    made = filtered(
+        plan_of_files(
+            source_plan(tmp_path / "p.jsonl", dataset="for_preference", rows="prompt", use="preference", shared=True),
+            source_plan(tmp_path / "q.jsonl", dataset="for_rl", rows="prompt", use="rl", shared=True),
+            split=split,
+        )
     )
-    result = build_datasets(plan, tmp_path / "out")
-    assert set(result.datasets["suite"].counts) == {"holdout"}
-    assert set(result.datasets["prompts"].counts) == {"train", "validation"}
-    texts = {
-        name: {normalise_prompt(json.dumps(row.record)) for rows in _rows(result, name).values() for row in rows}
-        for name in ("suite", "prompts")
-    }
-    assert texts["suite"]
-    assert not texts["suite"] & texts["prompts"]
-    assert all(Prompt.from_json(row.record).prompt_id == row.id for row in read_rows(result.datasets["prompts"].folder, "train"))
+    first, second = texts_on(made["for_preference"], "train"), texts_on(made["for_rl"], "train")
+    assert not first & second
+    assert min(len(first), len(second)) > 10
+    assert texts_on(made["for_preference"], "validation") == texts_on(made["for_rl"], "validation")
+
+
+def test_a_suite_holds_held_out_rows_only_and_a_set_of_prompts_none_of_them(tmp_path: Path) -> None:
+    for name in ("s", "p"):
+        (tmp_path / f"{name}.jsonl").write_bytes(jsonl([{"id": f"p{i}", "prompt": sentence(i)} for i in range(60)]))
+    made = filtered(
+        plan_of_files(
+            source_plan(tmp_path / "s.jsonl", dataset="suite", rows="suite"),
+            source_plan(tmp_path / "p.jsonl", dataset="prompts", rows="prompt", use="rl"),
+        )
+    )
+    assert {placed.side for placed in made["suite"].rows} == {"holdout"}
+    assert {placed.side for placed in made["prompts"].rows} == {"train", "validation"}
+    assert len(made["suite"].rows) + len(made["prompts"].rows) == 60
+
+
+def test_documents_keep_their_questions_together_and_a_prompt_on_two_sides_leaves_training(tmp_path: Path) -> None:
+    rows = [
+        {"exampleId": f"{d}-{q}", "prompt": sentence(100 * d + q), "response": "x", "document_id": f"doc-{d}"}
+        for d in range(12)
+        for q in range(3)
+    ]
+    rows += [{"exampleId": f"again-{d}", "prompt": sentence(100 * d), "response": "y", "document_id": f"other-{d}"} for d in range(12)]
+    (tmp_path / "d.jsonl").write_bytes(jsonl(rows))
+    made = filtered(plan_of_files(source_plan(tmp_path / "d.jsonl")))["demonstrations"]
+    sides: dict[str, set[str]] = {}
+    for placed in made.rows:
+        sides.setdefault(placed.draft.group or "", set()).add(placed.side)
+    assert {len(found) for found in sides.values()} == {1}
+    texts = {side: texts_on(made, side) for side in ("train", "validation", "holdout")}
+    assert all(texts.values())
+    assert not texts["train"] & (texts["validation"] | texts["holdout"])
+    assert not texts["validation"] & texts["holdout"]
 
 
 def test_imported_pairs_are_marked_with_their_source(tmp_path: Path) -> None:
