@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, 
 from include.annotation.batches import find_batch, rubric_of
 from include.annotation.database import Database
 from include.annotation.errors import NotFound
-from include.annotation.tables import batches, displays, labels, leases, tasks
+from include.annotation.tables import batches, displays, leases, tasks
 from include.annotation.times import stamp
 from include.domain.records import Rubric
 
@@ -78,15 +78,17 @@ class Offer:
 def next_task(database: Database, desk: Desk, batch_id: str | None = None) -> Offer:
     """The annotator's open task, or a new one, its side committed. Raises NotFound for an unknown batch."""
     with database.write() as connection:
-        roots = _open_roots(connection, batch_id)
-        for root in roots:
+        everywhere: list[str] = []
+        for root in _open_roots(connection, batch_id):
             find_batch(connection, root, lock=True)
-            shown = _open_task(connection, root, desk) or _new_task(connection, root, desk)
+            members = list(connection.execute(select(batches.c.batch_id).where(batches.c.root_id == root)).scalars())
+            shown = _open_task(connection, members, desk) or _new_task(connection, members, desk)
             if shown:
-                done, of = _counts(connection, [root], desk)
-                return Offer(shown, done, of)
-        done, of = _counts(connection, roots, desk)
-        return Offer(None, done, of, "all_taken" if _unfilled(connection, roots, desk) else "none_left")
+                done, waiting = _counts(connection, members, desk)
+                return Offer(shown, done, done + waiting)
+            everywhere += members
+        done, waiting = _counts(connection, everywhere, desk)
+        return Offer(None, done, done + waiting, "all_taken" if _others_at_work(connection, everywhere, desk) else "none_left")
 
 
 def _open_roots(connection: Connection, batch_id: str | None) -> list[str]:
@@ -99,40 +101,33 @@ def _open_roots(connection: Connection, batch_id: str | None) -> list[str]:
     return list(connection.execute(select(batches.c.batch_id).where(wanted).order_by(batches.c.created_at, batches.c.batch_id)).scalars())
 
 
-def _below(roots: Sequence[str]) -> ColumnElement[bool]:
-    return tasks.c.batch_id.in_(select(batches.c.batch_id).where(batches.c.root_id.in_(roots)))
-
-
 def taken_by_others(annotator_id: str, now: str) -> Any:
     """SQL: how many others have labelled a task of `tasks`, or are at it."""
-    busy = or_(leases.c.state == DONE, and_(leases.c.state == OPEN, leases.c.until > now))
-    where = and_(leases.c.task_id == tasks.c.task_id, leases.c.annotator_id != annotator_id, busy)
-    return select(func.count()).select_from(leases).where(where).correlate(tasks).scalar_subquery()
+    other = leases.alias("other")
+    busy = or_(other.c.state == DONE, and_(other.c.state == OPEN, other.c.until > now))
+    where = and_(other.c.task_id == tasks.c.task_id, other.c.annotator_id != annotator_id, busy)
+    return select(func.count()).select_from(other).where(where).correlate(tasks).scalar_subquery()
 
 
 def _has_room(desk: Desk) -> ColumnElement[bool]:
     return or_(tasks.c.wanted.is_(None), taken_by_others(desk.annotator.annotator_id, desk.now) < tasks.c.wanted)
 
 
-def _mine(desk: Desk) -> ColumnElement[bool]:
-    return and_(displays.c.task_id == tasks.c.task_id, displays.c.annotator_id == desk.annotator.annotator_id)
+def _unfilled(desk: Desk) -> ColumnElement[bool]:
+    return and_(tasks.c.pool == desk.annotator.pool, tasks.c.filled.is_(False))
 
 
-def _free_for(roots: Sequence[str], desk: Desk) -> ColumnElement[bool]:
-    return and_(
-        _below(roots), tasks.c.pool == desk.annotator.pool, tasks.c.filled.is_(False), ~exists().where(_mine(desk)), _has_room(desk)
-    )
+def _my_leases(members: Sequence[str], desk: Desk, *states: str) -> ColumnElement[bool]:
+    mine = leases.c.annotator_id == desk.annotator.annotator_id
+    return and_(leases.c.batch_id.in_(members), leases.c.state.in_(states), mine)
 
 
-def _held_by(roots: Sequence[str], desk: Desk) -> ColumnElement[bool]:
-    """Shown to this annotator, not labelled, and still wanted from them."""
-    mine = and_(leases.c.task_id == tasks.c.task_id, leases.c.annotator_id == desk.annotator.annotator_id, leases.c.state == OPEN)
-    return and_(_below(roots), exists().where(mine), _has_room(desk))
-
-
-def _open_task(connection: Connection, root: str, desk: Desk) -> Shown | None:
-    query = select(tasks, displays.c.left_side).join(displays, _mine(desk)).where(_held_by([root], desk))
-    row = connection.execute(query.order_by(displays.c.shown_at, tasks.c.shuffle).limit(1)).first()
+def _open_task(connection: Connection, members: Sequence[str], desk: Desk) -> Shown | None:
+    """What was shown to this annotator before, is not labelled, and is still wanted from them."""
+    shown = and_(displays.c.task_id == tasks.c.task_id, displays.c.annotator_id == leases.c.annotator_id)
+    query = select(tasks, displays.c.left_side).select_from(leases).join(tasks, tasks.c.task_id == leases.c.task_id).join(displays, shown)
+    query = query.where(_my_leases(members, desk, OPEN), _has_room(desk)).order_by(displays.c.shown_at, tasks.c.shuffle)
+    row = connection.execute(query.limit(1)).first()
     if row is None:
         return None
     mine = and_(leases.c.task_id == row.task_id, leases.c.annotator_id == desk.annotator.annotator_id)
@@ -140,14 +135,20 @@ def _open_task(connection: Connection, root: str, desk: Desk) -> Shown | None:
     return _shown(connection, row, row.left_side)
 
 
-def _new_task(connection: Connection, root: str, desk: Desk) -> Shown | None:
-    row = connection.execute(select(tasks).where(_free_for([root], desk)).order_by(tasks.c.shuffle, tasks.c.task_id).limit(1)).first()
-    if row is None:
+def _new_task(connection: Connection, members: Sequence[str], desk: Desk) -> Shown | None:
+    """The first in random order that this annotator has not seen and that has room; gold mixed in where its turn is."""
+    seen = exists().where(displays.c.task_id == tasks.c.task_id, displays.c.annotator_id == desk.annotator.annotator_id)
+    found: list[Row[Any]] = []
+    for member in members:  # one query each: the index then gives the order
+        query = select(tasks).where(tasks.c.batch_id == member, _unfilled(desk), ~seen, _has_room(desk))
+        found += connection.execute(query.order_by(tasks.c.shuffle).limit(1)).all()
+    if not found:
         return None
+    row = min(found, key=lambda task: task.shuffle)
     left_side = "AB"[secrets.randbits(1)]
     who = {"task_id": row.task_id, "annotator_id": desk.annotator.annotator_id}
     connection.execute(displays.insert().values(left_side=left_side, shown_at=desk.now, **who))
-    connection.execute(leases.insert().values(until=desk.until, state=OPEN, **who))
+    connection.execute(leases.insert().values(batch_id=row.batch_id, until=desk.until, state=OPEN, **who))
     return _shown(connection, row, left_side)
 
 
@@ -155,20 +156,27 @@ def _shown(connection: Connection, row: Row[Any], left_side: str) -> Shown:
     return Shown(row, left_side, rubric_of(connection, find_batch(connection, row.batch_id)))
 
 
-def _counts(connection: Connection, roots: Sequence[str], desk: Desk) -> tuple[int, int]:
-    """Labelled by this annotator, and that together with what they could still label, in these batches."""
-    count = select(func.count()).select_from(tasks)
-    first = and_(labels.c.task_id == tasks.c.task_id, labels.c.annotator_id == desk.annotator.annotator_id)
-    done = connection.execute(count.where(_below(roots), exists().where(first))).scalar_one()
-    waiting = connection.execute(count.where(or_(_free_for(roots, desk), _held_by(roots, desk)))).scalar_one()
-    return done, done + waiting
+def _counts(connection: Connection, members: Sequence[str], desk: Desk) -> tuple[int, int]:
+    """How many tasks of these batches this annotator has labelled, and how many they still could.
+
+    Not for them are, of the unfilled ones: what they have done, and what others who are at it right now will fill.
+    """
+    done = connection.execute(select(func.count()).select_from(leases).where(_my_leases(members, desk, DONE))).scalar_one()
+    unfilled = select(func.count()).select_from(tasks).where(tasks.c.batch_id.in_(members), _unfilled(desk))
+    leased = select(tasks.c.task_id).select_from(leases).join(tasks, tasks.c.task_id == leases.c.task_id).where(_unfilled(desk))
+    at_it = and_(leases.c.batch_id.in_(members), leases.c.state == OPEN, leases.c.annotator_id != desk.annotator.annotator_id)
+    mine = connection.execute(leased.where(_my_leases(members, desk, DONE, WITHDRAWN))).scalars()
+    full = connection.execute(leased.where(at_it, leases.c.until > desk.now, ~_has_room(desk))).scalars()
+    return done, connection.execute(unfilled).scalar_one() - len({*mine, *full})
 
 
-def _unfilled(connection: Connection, roots: Sequence[str], desk: Desk) -> bool:
+def _others_at_work(connection: Connection, members: Sequence[str], desk: Desk) -> bool:
     """Whether others are at tasks that would come back if they gave up."""
-    where = and_(_below(roots), tasks.c.pool == desk.annotator.pool, tasks.c.filled.is_(False), tasks.c.wanted.is_not(None))
-    first = and_(labels.c.task_id == tasks.c.task_id, labels.c.annotator_id == desk.annotator.annotator_id)
-    return connection.execute(select(tasks.c.task_id).where(where, ~exists().where(first)).limit(1)).first() is not None
+    labelled = exists().where(
+        leases.c.task_id == tasks.c.task_id, leases.c.annotator_id == desk.annotator.annotator_id, leases.c.state != OPEN
+    )
+    where = and_(tasks.c.batch_id.in_(members), _unfilled(desk), tasks.c.wanted.is_not(None), ~labelled)
+    return connection.execute(select(tasks.c.task_id).where(where).limit(1)).first() is not None
 
 
 def shown_task(connection: Connection, annotator: Annotator, task_id: str) -> Shown:

@@ -71,9 +71,10 @@ leases = Table(
     metadata,
     Column("task_id", String(64), ForeignKey("tasks.task_id"), primary_key=True),
     Column("annotator_id", String(64), primary_key=True),
+    Column("batch_id", String(64), nullable=False),
     Column("until", String(40), nullable=False),
     Column("state", String(20), nullable=False),
-    Index("leases_of_an_annotator", "annotator_id", "state"),
+    Index("leases_by_state", "batch_id", "state", "annotator_id"),
 )
 
 labels = Table(

@@ -72,6 +72,25 @@ def test_progress_counts_what_is_mine_to_do(world: World) -> None:
     assert world.next()["progress"] == {"done": 1, "of": 3}
 
 
+def test_progress_leaves_out_what_others_are_at_until_they_give_up(world: World) -> None:
+    world.add("second", "annotator")
+    world.made(batch(3))
+    world.next("annotator")
+    assert world.next("second")["progress"] == {"done": 0, "of": 2}
+    world.clock.forward(world.config.lease_s + 1)
+    assert world.next("second")["progress"] == {"done": 0, "of": 3}
+
+
+def test_progress_leaves_out_what_was_taken_back(world: World) -> None:
+    batch_id = world.made(batch(2, overlap={"share": 1.0, "annotators": 2}))
+    label = world.label("annotator", world.next()["task"]["task_id"]).json()
+    world.ask("pipeline", "POST", f"/v1/labels/{label['label_id']}/withdraw", json={"reason": "a test"})
+    assert world.next()["progress"] == {"done": 0, "of": 1}
+    world.work()
+    assert world.next()["progress"] == {"done": 1, "of": 1}
+    assert world.progress(batch_id)["missing"]["human"] == 3
+
+
 def test_batches_are_served_oldest_first_and_by_name(world: World) -> None:
     old = world.made(batch(1))
     world.clock.forward(60)

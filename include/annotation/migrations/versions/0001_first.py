@@ -73,7 +73,7 @@ def _tasks() -> None:
 def _shown() -> None:
     for name, columns in (
         ("displays", [_text("left_side", 1), _text("shown_at", 40)]),
-        ("leases", [_text("until", 40), _text("state", 20)]),
+        ("leases", [_text("batch_id", 64), _text("until", 40), _text("state", 20)]),
     ):
         op.create_table(
             name,
@@ -82,7 +82,7 @@ def _shown() -> None:
             *columns,
         )
     op.create_index("displays_of_an_annotator", "displays", ["annotator_id", "shown_at"])
-    op.create_index("leases_of_an_annotator", "leases", ["annotator_id", "state"])
+    op.create_index("leases_by_state", "leases", ["batch_id", "state", "annotator_id"])
 
 
 def _labels() -> None:
