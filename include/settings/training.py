@@ -191,7 +191,7 @@ class EvaluationSettings(StageSettings):
     max_new_tokens: int = identity(40, ge=1)
     dtype: Literal["float32", "bfloat16"] = identity("float32")
     backend: Literal["transformers"] = identity("transformers")
-    latency_requests: int = identity(8, ge=1)
+    latency_requests: int = identity(12, ge=1)
     reward_hacking_items: int = identity(64, ge=0)
     generation_batch: int = placement(64, ge=1)
 

@@ -1,0 +1,37 @@
+"""The same answers as JSON: lineage, impact, releases, gate reports, the ledger."""
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from include.console.reading import catalog, full_ref, ledger_rows, releases
+
+router = APIRouter(prefix="/v1")
+
+
+@router.get("/lineage")
+def lineage(ref: str) -> dict[str, Any]:
+    """The tree behind `ref`: a digest, champion:NAME, dataset:ID@3, deployment:DIGEST."""
+    opened = catalog()
+    tree: dict[str, Any] = opened.lineage.trace(full_ref(opened, ref)).to_json()
+    return tree
+
+
+@router.get("/impact")
+def impact(ref: str) -> dict[str, Any]:
+    """Everything that came from `ref`, which may also be label:ID or batch:ID."""
+    opened = catalog()
+    found: dict[str, Any] = opened.lineage.impact(full_ref(opened, ref)).to_json()
+    return found
+
+
+@router.get("/releases")
+def released() -> list[dict[str, Any]]:
+    """Every registered name with its aliases, as the ledger has them."""
+    return releases(catalog())
+
+
+@router.get("/ledger")
+def ledger(name: str | None = None) -> dict[str, Any]:
+    """The ledger's rows, and whether each fits the one before."""
+    return ledger_rows(catalog(), name)

@@ -1,0 +1,64 @@
+"""Pages for people: releases, lineage, impact, a dossier with its gates, the ledger, and the pages of a validation."""
+
+from pathlib import Path
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import FileResponse, HTMLResponse
+from fastapi.templating import Jinja2Templates
+
+from include.console.reading import catalog, full_ref, ledger_rows, releases, validation_file
+from include.domain.errors import AlignmentError
+from include.gates.results import report_from
+
+router = APIRouter(default_response_class=HTMLResponse)
+_templates = Jinja2Templates(directory=str(Path(__file__).parent / "templates"))
+
+
+def _page(request: Request, template: str, **values: Any) -> HTMLResponse:
+    return _templates.TemplateResponse(request, template, values)
+
+
+@router.get("/")
+def home(request: Request) -> HTMLResponse:
+    return _page(request, "home.html", releases=releases(catalog()))
+
+
+@router.get("/lineage")
+def lineage(request: Request, ref: str = "champion") -> HTMLResponse:
+    opened = catalog()
+    return _tree(request, "Lineage", "lineage", ref, lambda: opened.lineage.trace(full_ref(opened, ref)).render())
+
+
+@router.get("/impact")
+def impact(request: Request, ref: str = "") -> HTMLResponse:
+    opened = catalog()
+    return _tree(request, "Impact", "impact", ref, lambda: opened.lineage.impact(full_ref(opened, ref)).render() if ref else "")
+
+
+def _tree(request: Request, title: str, action: str, ref: str, text: Any) -> HTMLResponse:
+    try:
+        shown, problem = text(), None
+    except AlignmentError as error:
+        shown, problem = "", str(error)
+    return _page(request, "tree.html", title=title, action=action, ref=ref, text=shown, problem=problem)
+
+
+@router.get("/deployments/{digest}")
+def deployment(request: Request, digest: str) -> HTMLResponse:
+    """All that was judged and decided about a deployment."""
+    opened = catalog()
+    body = opened.releases.deployment(digest)
+    reports = [(row, report_from(row.body).table()) for row in opened.measurements.reports_of(digest)]
+    rows = [row for row in ledger_rows(opened, None)["rows"] if row["payload"].get("deployment") == digest]
+    return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows)
+
+
+@router.get("/ledger")
+def ledger(request: Request, name: str | None = None) -> HTMLResponse:
+    return _page(request, "ledger.html", name=name, **ledger_rows(catalog(), name))
+
+
+@router.get("/validation/{name}/{path:path}", response_class=FileResponse)
+def validation(name: str, path: str) -> FileResponse:
+    return FileResponse(validation_file(name, path))

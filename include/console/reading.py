@@ -1,0 +1,68 @@
+"""What the console reads: the catalog alone, so that it answers also when MLflow or the cluster are away."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from include.domain.errors import AlignmentError
+
+if TYPE_CHECKING:
+    from include.stores.catalog import Catalog
+
+
+@lru_cache(maxsize=1)
+def catalog() -> "Catalog":
+    from include.stores.catalog import Catalog
+
+    url = os.environ.get("ALIGN_CATALOG_URL")
+    if not url:
+        raise AlignmentError("ALIGN_CATALOG_URL is not set for the API server")
+    return Catalog.open(url)
+
+
+def names(opened: "Catalog") -> list[str]:
+    """Every name with a row of its own in the ledger."""
+    return sorted({entry.name for entry in opened.ledger.entries() if entry.name})
+
+
+def full_ref(opened: "Catalog", ref: str) -> str:
+    """`ref`, with a bare ``champion`` completed where only one name has one."""
+    if ref != "champion":
+        return ref
+    found = [name for name in names(opened) if opened.ledger.champion(name)]
+    if len(found) != 1:
+        raise AlignmentError(f"champion of which name? {', '.join(found) or 'none is released yet'}")
+    return f"champion:{found[0]}"
+
+
+def releases(opened: "Catalog") -> list[dict[str, Any]]:
+    return [{"name": name, "aliases": opened.ledger.aliases(name)} for name in names(opened)]
+
+
+def ledger_rows(opened: "Catalog", name: str | None) -> dict[str, Any]:
+    verified = opened.ledger.verify()
+    entries = opened.ledger.entries(name=name) if name else opened.ledger.entries()
+    rows = [
+        {
+            "seq": e.seq,
+            "at": e.at,
+            "kind": e.kind,
+            "name": e.name,
+            "subject": e.subject,
+            "actor": e.actor,
+            "payload": dict(e.payload),
+            "hash": e.hash,
+        }
+        for e in entries
+    ]
+    return {"verified_rows": verified, "head": opened.ledger.head(), "rows": rows}
+
+
+def validation_file(name: str, path: str) -> Path:
+    """A page of a validation, confined to its folder."""
+    root = Path(os.environ.get("ALIGN_WORK") or Path(os.environ.get("ALIGN_HOME", ".")) / ".local" / "work") / "validation"
+    wanted = (root / name / path).resolve()
+    if not wanted.is_relative_to((root / name).resolve()) or not wanted.is_relative_to(root.resolve()) or not wanted.is_file():
+        raise AlignmentError(f"there is no page {path} of validation {name}")
+    return wanted
