@@ -62,6 +62,7 @@ class SlurmJobOperator(BaseOperator):
         the default is to defer: jobs run for hours.
     :param follow_log: copy the job's output into the task's log while it runs.
     :param max_wait_s: how long the job may wait for its start. :param max_unknown_s: see :class:`JobRequest`.
+    :param stop_signal: what asks the program to save and end. :param stop_grace_s: how long it may take for that.
     """
 
     template_fields: Sequence[str] = ("slurm_conn_id", "spec", "key", "expected_output", "receipts_config")
@@ -83,6 +84,8 @@ class SlurmJobOperator(BaseOperator):
         follow_log: bool = True,
         max_wait_s: float | None = None,
         max_unknown_s: float = 3600.0,
+        stop_signal: str = "USR1",
+        stop_grace_s: float = 60.0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -97,6 +100,8 @@ class SlurmJobOperator(BaseOperator):
         self.follow_log = follow_log
         self.max_wait_s = max_wait_s
         self.max_unknown_s = max_unknown_s
+        self.stop_signal = stop_signal
+        self.stop_grace_s = stop_grace_s
 
     # -- what a subclass says
 
@@ -111,6 +116,7 @@ class SlurmJobOperator(BaseOperator):
             receipts_config=self.receipts_config,
             max_wait_s=self.max_wait_s,
             max_unknown_s=self.max_unknown_s,
+            stop=StopPolicy(self.stop_signal, self.stop_grace_s),
         )
 
     def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
@@ -189,7 +195,8 @@ class SlurmJobOperator(BaseOperator):
     def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
         store, kept = request.store(), context["task_state_store"]
         # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
-        work = request.work(lambda n: kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, n)))
+        root = SlurmHook(self.slurm_conn_id).config().root
+        work = request.work(lambda n: kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, n)), root)
 
         async def once() -> Submitted:
             async with SlurmHook(self.slurm_conn_id).get_client() as client:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_slurm.names import job_name_for
@@ -53,10 +53,16 @@ class JobRequest:
     stop: StopPolicy = field(default_factory=StopPolicy)
     carry: Mapping[str, Any] = field(default_factory=dict)
 
-    def work(self, on_claim: Callable[[int], None]) -> Work:
-        """The same for the submission protocol."""
-        spec = self.spec
-        spec_for = (lambda n: spec) if isinstance(spec, JobSpec) else spec
+    def work(self, on_claim: Callable[[int], None], root: str | None = None) -> Work:
+        """The same for the submission protocol.
+
+        :param root: the cluster's remote root; it confines the job's paths unless the job names a root of its own.
+        """
+
+        def spec_for(n: int) -> JobSpec:
+            spec = self.spec if isinstance(self.spec, JobSpec) else self.spec(n)
+            return replace(spec, root=root) if root and spec.root is None else spec
+
         return Work(self.key, spec_for, self.name_of, self.stage_in, on_claim)
 
     def name_of(self, n: int) -> str:

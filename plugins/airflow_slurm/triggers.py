@@ -221,7 +221,7 @@ def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:
     if view.ended:
         return "ended"
     if view.phase is Phase.UNKNOWN:
-        if view.cause == NO_ACCOUNTING or view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s:
+        if view.cause == NO_ACCOUNTING or (view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s):
             return "unknown"
         return None
     waited = now - (wait.submitted_at or wait.since)

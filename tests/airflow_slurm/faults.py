@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,17 @@ def slow_command(folder: Path, name: str, *, before_s: float = 0.0, after_s: flo
     return folder
 
 
+async def until(what: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -> None:
+    """Wait for something that nobody announces."""
+    async with asyncio.timeout(timeout_s):
+        while not await what():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
 async def appears(path: Path, timeout_s: float = 20.0) -> None:
     """Wait for a file."""
-    async with asyncio.timeout(timeout_s):
-        while not path.exists():
-            await asyncio.sleep(0.05)
+
+    async def there() -> bool:
+        return await asyncio.to_thread(path.exists)
+
+    await until(there, timeout_s)

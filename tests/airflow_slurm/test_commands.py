@@ -76,9 +76,10 @@ def test_any_argument_arrives_unchanged_and_nothing_is_executed(arguments: list[
     assert (json.loads(printed), code) == (arguments, 0)
 
 
-
 def test_the_exit_code_of_the_command_is_reported() -> None:
-    done = subprocess.run(["/bin/sh", "-c", commands.remote_line(["false"], commands.ANY_SITE, "m4rk")], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["/bin/sh", "-c", commands.remote_line(["false"], commands.ANY_SITE, "m4rk")], capture_output=True, text=True, check=True
+    )
     assert parse.between_marks(done.stdout, "m4rk") == ("", 1)
 
 

@@ -10,10 +10,14 @@ from airflow_slurm.failures import query_failure, submission_failure, words_of
 
 from .conftest import recorded
 
-POLICY = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
+POLICY = (
+    "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
+)
 
 
-@pytest.mark.parametrize("limit", ["QOSMaxSubmitJobPerUserLimit", "AssocMaxSubmitJobLimit", "QOSGrpSubmitJobsLimit", "AssocGrpSubmitJobsLimit"])
+@pytest.mark.parametrize(
+    "limit", ["QOSMaxSubmitJobPerUserLimit", "AssocMaxSubmitJobLimit", "QOSGrpSubmitJobsLimit", "AssocGrpSubmitJobsLimit"]
+)
 def test_a_full_queue_is_waited_for(limit: str) -> None:
     error = submission_failure(f"sbatch: error: {limit}\n{POLICY}", 1)
     assert isinstance(error, errors.SubmitBusy)

@@ -53,9 +53,9 @@ def remote() -> RemoteFile:
 async def test_lines_come_once_and_whole(remote: RemoteFile) -> None:
     tail = LogTail("/log")
     assert await tail.read(remote) == []  # type: ignore[arg-type]
-    remote.data = "Zeile 1\nhalb fert".encode() + "ü".encode()[:1]
+    remote.data = b"Zeile 1\nhalb fert" + "ü".encode()[:1]
     assert await tail.read(remote) == ["Zeile 1"]  # type: ignore[arg-type]
-    remote.data = "Zeile 1\nhalb fert".encode() + "ü".encode() + b"\r\nEnde"
+    remote.data = b"Zeile 1\nhalb fert" + "ü".encode() + b"\r\nEnde"
     assert await tail.read(remote) == ["halb fertü"]  # type: ignore[arg-type]
     assert await tail.read(remote) == []  # type: ignore[arg-type]
     assert tail.close() == ["Ende"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.reconcile import NO_ACCOUNTING, Graces, Observation, judge
+from airflow_slurm.reconcile import NO_ACCOUNTING, Observation, judge
 from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import JobView
 
@@ -19,15 +19,17 @@ def queued(state: str, restarts: int = 0, reason: str = "None", code: int = 0) -
 
 def accounted(*states: str, code: int = 0) -> list[AccountingRow]:
     return [
-        AccountingRow("90210", "90210", parse_state(state), code, 0, 10.0 + i, 20.0 + i, 30.0 + i if state in ENDED else None, 10.0, 1, "n1", "x")
+        AccountingRow(
+            "90210", "90210", parse_state(state), code, 0, 10.0 + i, 20.0 + i, 30.0 + i if state in ENDED else None, 10.0, 1, "n1", "x"
+        )
         for i, state in enumerate(states)
     ]
 
 
-def replay(*steps: tuple[float, QueueRow | None, list[AccountingRow] | None], graces: Graces = Graces()) -> list[JobView]:
+def replay(*steps: tuple[float, QueueRow | None, list[AccountingRow] | None]) -> list[JobView]:
     view, views = START, []
     for at, queue, accounting in steps:
-        view = judge(view, Observation(at, queue, True, accounting), graces)
+        view = judge(view, Observation(at, queue, True, accounting))
         views.append(view)
     return views
 

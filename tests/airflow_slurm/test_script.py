@@ -22,7 +22,9 @@ NASTY = 'it is "fine"; rm -rf $HOME `id` \\ it\'s\n#SBATCH --qos=admin'
 
 def run(script: str, cwd: Path) -> str:
     """What a script prints, run by the shell it names."""
-    done = subprocess.run(["/bin/bash", "-s"], input=script, cwd=cwd, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    done = subprocess.run(
+        ["/bin/bash", "-s"], input=script, cwd=cwd, capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}
+    )
     return done.stdout
 
 

@@ -20,7 +20,7 @@ from airflow_slurm.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, HASTY, OTHER, OWNER, QUICK, connection_uri
-from .faults import DiesAt, Killed, Proxy, appears, slow_command
+from .faults import DiesAt, Killed, Proxy, appears, slow_command, until
 
 pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]
@@ -78,7 +78,9 @@ async def test_an_answer_that_is_cut_off_is_looked_up_and_not_sent_again(
 ) -> None:
     slow = slow_command(tmp_path / "bin", "sbatch", after_s=2)
     async with Proxy(slurm.ssh_port) as proxy:
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, slurm_bin=str(slow)).replace(str(slurm.ssh_port), str(proxy.port)))
+        monkeypatch.setenv(
+            f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, slurm_bin=str(slow)).replace(str(slurm.ssh_port), str(proxy.port))
+        )
         async with SlurmHook(CONN_ID).get_client() as client:
             task = asyncio.create_task(sent(client, store, key))
             await appears(slow / "done")
@@ -94,7 +96,9 @@ async def test_a_question_that_never_arrived_is_sent_again(
 ) -> None:
     refused = tmp_path / "bin"
     refused.mkdir()
-    (refused / "sbatch").write_text('#!/bin/sh\necho x >> "$0.calls"\n[ $(wc -l < "$0.calls") -gt 1 ] || exit 1\nPATH="${PATH#*:}" exec sbatch "$@"\n')
+    (refused / "sbatch").write_text(
+        '#!/bin/sh\necho x >> "$0.calls"\n[ $(wc -l < "$0.calls") -gt 1 ] || exit 1\nPATH="${PATH#*:}" exec sbatch "$@"\n'
+    )
     (refused / "sbatch").chmod(0o755)
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, slurm_bin=str(refused)))
     async with SlurmHook(CONN_ID).get_client() as client:
@@ -129,9 +133,11 @@ async def test_a_job_that_has_ended_meanwhile_is_found_and_not_sent_again(client
     store.claim(key, OWNER)
     old = await client.submit_held(JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 1))
     await client.release(old.job_id)
-    async with asyncio.timeout(30):
-        while (await client.queue(old.job_name))[0].state.name != "COMPLETED":
-            await asyncio.sleep(0.2)
+
+    async def completed() -> bool:
+        return (await client.queue(old.job_name))[0].state.name == "COMPLETED"
+
+    await until(completed)
     assert (await sent(client, store, key)).receipt.job_id == old.job_id
 
 
@@ -158,7 +164,9 @@ async def test_while_nobody_can_be_asked_nothing_is_sent_twice(
 
 async def test_somebody_elses_hold_is_not_lifted(slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str) -> None:
     spec = JobSpec(command=("true",), output="/dev/null", nodes=2, exclusive=True)
-    blocker = await client.submit_held(JobSpec(command=("sleep", "60"), output="/dev/null", nodes=2, exclusive=True), f"{job_name_for(key, 9)}")
+    blocker = await client.submit_held(
+        JobSpec(command=("sleep", "60"), output="/dev/null", nodes=2, exclusive=True), f"{job_name_for(key, 9)}"
+    )
     await client.release(blocker.job_id)
     done = await submit(client, store, work_of(key, spec), OWNER, look_up=QUICK)
     slurm.run("scontrol", "hold", done.receipt.job_id)
@@ -167,7 +175,9 @@ async def test_somebody_elses_hold_is_not_lifted(slurm: PrivateSlurm, client: Sl
     assert (await client.queue(done.receipt.job_name))[0].reason in ("JobHeldAdmin", "JobHeldUser")
 
 
-async def test_a_submission_that_was_closed_meanwhile_releases_nothing(client: SlurmClient, store: FileReceipts, key: str, jobs_named: JobsNamed) -> None:
+async def test_a_submission_that_was_closed_meanwhile_releases_nothing(
+    client: SlurmClient, store: FileReceipts, key: str, jobs_named: JobsNamed
+) -> None:
     class ClosesFirst(FileReceipts):
         def record(self, key: str, n: int, receipt: object) -> None:
             super().record(key, n, receipt)  # type: ignore[arg-type]
@@ -182,7 +192,7 @@ async def test_a_submission_that_was_closed_meanwhile_releases_nothing(client: S
 async def test_no_value_of_a_job_is_executed_and_none_is_changed(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
     folder = shared / "team x" / "run $(touch pwned) 50%"
     folder.mkdir(parents=True)
-    note = "it's \"fine\"; rm -rf $HOME `id`\\ \n#SBATCH --qos=admin ü"
+    note = 'it\'s "fine"; rm -rf $HOME `id`\\ \n#SBATCH --qos=admin ü'
     spec = JobSpec(
         command=("/bin/sh", "-c", 'printf %s "$NOTE" > note; printf "%s|" "$@" > args; pwd > where', "sh", note, "a b"),
         env={"NOTE": note}, chdir=str(folder), output=str(folder).replace("%", "%%") + "/log %% %j.txt", comment=note.replace("\n", " "),
@@ -194,5 +204,10 @@ async def test_no_value_of_a_job_is_executed_and_none_is_changed(client: SlurmCl
     assert (folder / "args").read_text() == f"{note}|a b|"
     assert (folder / "where").read_text().strip() == str(folder)
     assert done.receipt.log_path == f"{folder}/log % {done.receipt.job_id}.txt"
-    assert Path(done.receipt.log_path).exists()
-    assert not list(shared.rglob("pwned"))
+    assert sorted(p.name for p in everything_below(shared)) == sorted(
+        ["team x", folder.name, "note", "args", "where", f"log % {done.receipt.job_id}.txt"]
+    )
+
+
+def everything_below(folder: Path) -> list[Path]:
+    return list(folder.rglob("*"))

@@ -15,7 +15,13 @@ def test_the_user_who_cancelled_is_information_and_the_job_has_ended() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("CANCELLED+", "CANCELLED"), ("OUT_OF_ME+", "OUT_OF_MEMORY"), ("NODE_FAI", "NODE_FAIL"), (" RUNNING ", "RUNNING"), ("completed", "COMPLETED")],
+    [
+        ("CANCELLED+", "CANCELLED"),
+        ("OUT_OF_ME+", "OUT_OF_MEMORY"),
+        ("NODE_FAI", "NODE_FAIL"),
+        (" RUNNING ", "RUNNING"),
+        ("completed", "COMPLETED"),
+    ],
 )
 def test_a_state_cut_to_its_column_is_recognised(text: str, name: str) -> None:
     assert parse_state(text).name == name
@@ -45,7 +51,13 @@ def test_every_end_but_success_names_its_cause() -> None:
 
 @pytest.mark.parametrize(
     ("name", "retryable", "may_return"),
-    [("PREEMPTED", True, True), ("NODE_FAIL", True, True), ("TIMEOUT", True, False), ("OUT_OF_MEMORY", False, False), ("CANCELLED", False, False)],
+    [
+        ("PREEMPTED", True, True),
+        ("NODE_FAIL", True, True),
+        ("TIMEOUT", True, False),
+        ("OUT_OF_MEMORY", False, False),
+        ("CANCELLED", False, False),
+    ],
 )
 def test_whether_another_try_makes_sense(name: str, retryable: bool, may_return: bool) -> None:
     assert (TABLE[name].retryable, TABLE[name].may_return) == (retryable, may_return)

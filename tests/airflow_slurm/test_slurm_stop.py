@@ -1,0 +1,143 @@
+"""Ending real jobs: politely first, surely in the end, and only if nobody else waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.errors import ControllerUnreachable
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.names import job_name_for
+from airflow_slurm.receipts import Owner
+from airflow_slurm.reconciler import reconcile
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.stop import give_up
+from airflow_slurm.submit import Submitted, Work, submit
+from local.slurm_cluster import PrivateSlurm
+
+from .conftest import HASTY, OTHER, OWNER, QUICK
+from .faults import appears
+
+pytestmark = pytest.mark.slurm
+POLITE = "trap 'echo saved > {0}/saved; exit 75' USR1; touch {0}/up; while :; do sleep 0.1; done"
+STUBBORN = "trap '' USR1 TERM; touch {0}/up; while :; do sleep 0.1; done"
+
+
+async def started(client: SlurmClient, store: FileReceipts, key: str, owner: Owner, body: str = "sleep 60", **spec: object) -> Submitted:
+    work = Work(key, lambda n: JobSpec(body=body, output="/dev/null", **spec), lambda n: job_name_for(key, n))  # type: ignore[arg-type]
+    return await submit(client, store, work, owner, look_up=QUICK, stop=HASTY)
+
+
+async def test_a_program_gets_the_time_to_save(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
+    await started(client, store, key, OWNER, POLITE.format(shared))
+    await appears(shared / "up")
+    view = await give_up(client, store, key, OWNER, "", HASTY, by="test")
+    assert view is not None
+    assert (view.state, view.exit_code) == ("FAILED", 75)
+    assert (shared / "saved").read_text() == "saved\n"
+    end = store.end_of(key, 1)
+    assert end is not None
+    assert (end.outcome, end.closed_by) == ("cancelled", "test")
+
+
+async def test_a_program_that_resists_is_ended_all_the_same(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
+    await started(client, store, key, OWNER, STUBBORN.format(shared))
+    await appears(shared / "up")
+    began = time.monotonic()
+    view = await give_up(client, store, key, OWNER, "", HASTY, by="test")
+    assert view is not None
+    assert view.state == "CANCELLED"
+    assert time.monotonic() - began >= HASTY.grace_s
+
+
+async def test_a_waiting_job_is_cancelled_at_once(client: SlurmClient, store: FileReceipts, key: str) -> None:
+    done = await started(client, store, key, OWNER, dependency="afterany:1", nice=5)
+    view = await give_up(client, store, key, OWNER, "", HASTY, by="test")
+    assert view is not None
+    assert (view.job_id, view.ended) == (done.receipt.job_id, True)
+
+
+async def test_a_job_that_another_run_waits_for_goes_on(
+    client: SlurmClient, store: FileReceipts, key: str, jobs_named: Callable[[str], list[tuple[str, str]]]
+) -> None:
+    done = await started(client, store, key, OWNER)
+    await started(client, store, key, OTHER)
+    assert await give_up(client, store, key, OWNER, "", HASTY, by="test") is None
+    assert jobs_named(done.receipt.job_name)[0][1] in ("PENDING", "RUNNING")
+    assert (await give_up(client, store, key, OTHER, "", HASTY, by="test")) is not None
+    assert jobs_named(done.receipt.job_name)[0][1] == "CANCELLED"
+
+
+async def test_whoever_comes_while_a_job_is_being_ended_waits_for_that_and_gets_a_new_one(
+    client: SlurmClient, store: FileReceipts, key: str
+) -> None:
+    first = await started(client, store, key, OWNER)
+    store.drop_owner(key, OWNER)  # and then the process that wanted to end it died
+    second = await started(client, store, key, OTHER)
+    assert (first.n, second.n) == (1, 2)
+    old = (await client.queue(first.receipt.job_name))[0]
+    assert old.state.name == "CANCELLED"
+
+
+async def test_what_was_never_queued_is_closed_as_such(client: SlurmClient, store: FileReceipts, key: str) -> None:
+    store.claim(key, OWNER)
+    assert await give_up(client, store, key, OWNER, job_name_for(key, 1), HASTY, by="test") is None
+    end = store.end_of(key, 1)
+    assert end is not None
+    assert end.cause == "never_queued"
+
+
+async def test_without_a_controller_nothing_counts_as_ended(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str
+) -> None:
+    await started(client, store, key, OWNER)
+    slurm.kill("slurmctld", signal.SIGTERM)  # with KILL it forgets jobs of the last seconds
+    with pytest.raises(ControllerUnreachable):
+        await give_up(client, store, key, OWNER, "", HASTY, by="test")
+    assert store.get(key) is not None
+    slurm.spawn("slurmctld")
+    await asyncio.sleep(1)
+    assert await give_up(client, store, key, OWNER, "", HASTY, by="again") is not None
+    assert store.get(key) is None
+
+
+def test_the_reconciler_ends_what_nobody_owns_and_leaves_the_rest(
+    connection: str, slurm: PrivateSlurm, store: FileReceipts, key: str, jobs_named: Callable[[str], list[tuple[str, str]]]
+) -> None:
+    hook = SlurmHook(connection)
+    owned = hook.run(lambda client: started(client, store, f"{key}/owned", OWNER))
+    forgotten = hook.run(lambda client: started(client, store, f"{key}/forgotten", OTHER))
+    orphan = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null"), "job-orphan-1"))
+    other = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null"), "somebody-else-1"))
+
+    def is_alive(owner: Owner) -> bool:
+        return owner["run_id"] == "r1"
+
+    time.sleep(1.5)
+    told = reconcile(hook, store, is_alive, policy=HASTY, act=False, orphan_age_s=0.0)
+    assert {(f.kind, f.key) for f in told} == {("unowned", f"{key}/forgotten"), ("orphan", "")}
+    assert jobs_named(orphan.job_name)[0][1] == "PENDING"
+    done = reconcile(hook, store, is_alive, policy=HASTY, orphan_age_s=0.0)
+    assert {(f.kind, f.key) for f in done} == {("ended", f"{key}/forgotten"), ("orphan", "")}
+    assert jobs_named(forgotten.receipt.job_name)[0][1] in ("FAILED", "CANCELLED")
+    assert jobs_named(orphan.job_name)[0][1] == "CANCELLED"
+    assert jobs_named(other.job_name)[0][1] == "PENDING"
+    assert jobs_named(owned.receipt.job_name)[0][1] in ("PENDING", "RUNNING")
+    assert reconcile(hook, store, is_alive, policy=HASTY, orphan_age_s=0.0) == []
+
+
+def test_the_reconciler_says_when_it_could_ask_nobody(connection: str, slurm: PrivateSlurm, store: FileReceipts, key: str) -> None:
+    hook = SlurmHook(connection)
+    hook.run(lambda client: started(client, store, key, OTHER))
+    slurm.kill("slurmctld")
+    findings = reconcile(hook, store, lambda owner: False, policy=replace(HASTY, grace_s=1))
+    assert [finding.kind for finding in findings] == ["unreachable"]
+    assert store.get(key) is not None

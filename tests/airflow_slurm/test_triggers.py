@@ -1,0 +1,191 @@
+"""What a trigger does besides waiting: travel as JSON, share one loop, and act on a person's decision only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_slurm import triggers
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.poller import Snapshot, Watched, hub_of, pause_s
+from airflow_slurm.receipts import Receipt
+from airflow_slurm.reconcile import NO_ACCOUNTING
+from airflow_slurm.states import Phase
+from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, Wait, as_json, due
+from airflow_slurm.view import JobView
+
+from .conftest import OTHER, OWNER
+
+
+@pytest.fixture
+def wait(tmp_path: Path) -> Wait:
+    """A job that somebody waits for."""
+    config = {"root": str(tmp_path / "receipts")}
+    return Wait("k", 1, "9912", "job-k-1", 100.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", config, submitted_at=100.0)
+
+
+def test_a_trigger_is_rebuilt_from_what_it_serialises(wait: Wait) -> None:
+    trigger = SlurmJobTrigger("c1", as_json(wait))
+    path, kwargs = trigger.serialize()
+    again = SlurmJobTrigger(**json.loads(json.dumps(kwargs)))
+    assert again.serialize() == (path, kwargs)
+    assert Wait.from_json(again.wait) == wait
+
+
+def test_a_wait_of_a_newer_version_can_be_read(wait: Wait) -> None:
+    assert Wait.from_json(as_json(wait) | {"a_new_field": 1}) == wait
+
+
+def test_triggers_of_one_connection_share_a_loop(wait: Wait) -> None:
+    first, second = SlurmJobTrigger("c1", as_json(wait)), SlurmJobTrigger("c1", as_json(replace(wait, job_id="1", key="other")))
+    assert first.shared_stream_key() == second.shared_stream_key()
+    assert SlurmJobTrigger("c2", as_json(wait)).shared_stream_key() != first.shared_stream_key()
+
+
+async def test_a_job_is_watched_while_its_trigger_runs_and_no_longer(wait: Wait) -> None:
+    trigger = SlurmJobTrigger("c-watch", as_json(wait))
+    hub = hub_of(trigger.shared_stream_key())
+    seen: list[list[str]] = []
+
+    async def stream() -> AsyncIterator[Snapshot]:
+        seen.append([job.job_id for job in hub.jobs.values()])
+        yield Snapshot(200.0, frozenset({"another"}))
+        yield Snapshot(201.0, frozenset({"9912"}), queue=None, trouble="no answer")
+
+    assert [event async for event in trigger.filter_shared_stream(stream())] == []
+    assert seen == [["9912"]]
+    assert hub.jobs == {}
+
+
+def test_a_snapshot_says_nothing_about_a_job_that_was_not_asked_for() -> None:
+    assert Snapshot(1.0, frozenset({"1"}), queue={}).of(Watched("2", "x", 0.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("view", "now", "status"),
+    [
+        (JobView("1", phase=Phase.SUCCEEDED), 0, "ended"),
+        (JobView("1", phase=Phase.LOST), 0, "ended"),
+        (JobView("1", phase=Phase.RUNNING), 10**9, None),
+        (JobView("1", phase=Phase.UNKNOWN, unknown_since=100), 3699, None),
+        (JobView("1", phase=Phase.UNKNOWN, unknown_since=100), 3700, "unknown"),
+        (JobView("1", phase=Phase.UNKNOWN, unknown_since=100, cause=NO_ACCOUNTING), 101, "unknown"),
+        (JobView("1", phase=Phase.WAITING), 699, None),
+        (JobView("1", phase=Phase.WAITING), 700, "waited_too_long"),
+        (JobView("1", phase=Phase.WAITING, restarts=1), 10**6, None),
+    ],
+)
+def test_when_something_has_to_be_decided(wait: Wait, view: JobView, now: float, status: str | None) -> None:
+    assert due(view, replace(wait, max_wait_s=600.0), now) == status
+
+
+async def test_the_pause_grows_with_failures_and_is_bounded() -> None:
+    assert 57 <= pause_s(60, 0) <= 63
+    assert 228 <= pause_s(60, 2) <= 252
+    assert pause_s(60, 50) <= 630
+    assert pause_s(3600, 3) >= 3400
+
+
+async def test_a_submission_that_has_to_wait_wakes_up_once() -> None:
+    path, kwargs = SubmitLaterTrigger(0.01).serialize()
+    assert path == "airflow_slurm.triggers.SubmitLaterTrigger"
+    assert [event.payload async for event in SubmitLaterTrigger(**kwargs).run()] == [{"status": "now"}]
+
+
+class NoCluster:
+    """At the process edge: a hook whose cluster must not be asked, or whose questions are counted."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def __call__(self, conn_id: str) -> NoCluster:
+        return self
+
+    def get_client(self) -> NoCluster:
+        self.asked += 1
+        return self
+
+    async def __aenter__(self) -> NoCluster:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+async def killed(wait: Wait, state: str | None, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What on_kill does while Airflow has the task in some state: the jobs that it ends."""
+    ended: list[dict[str, Any]] = []
+
+    async def end_submission(client: Any, store: Any, submission: Any, *args: Any, **kwargs: Any) -> None:
+        ended.append({"key": submission.key, "job_id": submission.receipt.job_id, "by": kwargs["by"]})
+
+    monkeypatch.setattr(triggers, "task_state", lambda owner: state)
+    monkeypatch.setattr(triggers, "SlurmHook", NoCluster())
+    monkeypatch.setattr("airflow_slurm.stop.end_submission", end_submission)
+    await SlurmJobTrigger("c1", as_json(wait)).on_kill()
+    while triggers._DETACHED:
+        await asyncio.gather(*triggers._DETACHED)
+    return ended
+
+
+@pytest.fixture
+def claimed(wait: Wait) -> FileReceipts:
+    """The store behind the trigger, with its job in it."""
+    store = FileReceipts(**wait.receipts_config)
+    store.claim("k", OWNER)
+    store.record("k", 1, Receipt("9912", "job-k-1", "c1"))
+    return store
+
+
+@pytest.mark.parametrize("state", ["failed", "success", "skipped", "removed"])
+async def test_a_job_ends_when_its_task_is_over(wait: Wait, claimed: FileReceipts, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await killed(wait, state, monkeypatch) == [{"key": "k", "job_id": "9912", "by": "on_kill"}]
+    live = claimed.get("k")
+    assert live is not None
+    assert live.ending
+
+
+@pytest.mark.parametrize("state", [None, "scheduled", "queued", "running", "deferred", "up_for_retry", "restarting"])
+async def test_clearing_a_late_call_or_a_restart_ends_nothing(
+    wait: Wait, claimed: FileReceipts, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await killed(wait, state, monkeypatch) == []
+    assert claimed.owners("k") == [OWNER]
+
+
+async def test_a_job_of_two_runs_outlives_the_first(wait: Wait, claimed: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    claimed.claim("k", OTHER)
+    assert await killed(wait, "failed", monkeypatch) == []
+    assert claimed.owners("k") == [OTHER]
+
+
+async def test_what_on_kill_could_not_do_is_left_to_the_reconciler(
+    wait: Wait, claimed: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(owner: Any) -> str:
+        raise ConnectionError("the API server is gone")
+
+    monkeypatch.setattr(triggers, "task_state", gone)
+    await SlurmJobTrigger("c1", as_json(wait)).on_kill()
+    await asyncio.gather(*triggers._DETACHED)
+    assert claimed.owners("k") == [OWNER]
+
+
+def test_the_state_of_a_mapped_task_is_found_under_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def states(**kwargs: Any) -> dict[str, dict[str, str]]:
+        asked.append(kwargs)
+        return {"r1": {"t_3": "failed", "t": "running"}}
+
+    monkeypatch.setattr(triggers.RuntimeTaskInstance, "get_task_states", staticmethod(states))
+    assert triggers.task_state(OWNER | {"map_index": 3}) == "failed"
+    assert triggers.task_state(OWNER) == "running"
+    assert triggers.task_state(OWNER | {"run_id": "r9"}) is None
+    assert asked[0] == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r1"], "map_index": 3}
