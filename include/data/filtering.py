@@ -72,20 +72,30 @@ def filter_all(datasets: Iterable[Gathered], plan: BuildPlan, protected: Iterabl
 
 def _filter_one(gathered: Gathered, plan: BuildPlan) -> Filtered:
     out = Filtered(gathered)
-    drafts = [masked for draft in gathered.drafts if (masked := _clean_and_masked(draft, plan, out))]
-    drafts = dedupe.exact(drafts, out.dropped)
-    if gathered.rows == "prompt":
-        drafts = dedupe.one_per_prompt(drafts, out.dropped)
-    if gathered.rows == "pair":
-        drafts = dedupe.contradictions(dedupe.identical_sides(drafts, out.dropped), out.dropped)
-        drafts = dedupe.cap_per_prompt(drafts, plan.max_pairs_per_prompt, out.dropped)
-    for draft in drafts:
-        placed = Placed(draft, group_of(draft), side_of_draft(draft, plan.split))
+    here: dict[int, Placed] = {}
+    for draft in gathered.drafts:
+        masked = _clean_and_masked(draft, plan, out)
+        if masked is None:
+            continue
+        group = group_of(masked)
+        placed = Placed(masked, group, side_of_draft(masked, plan.split, group))
         if reason := _elsewhere(placed, gathered, plan):
-            out.dropped.add(reason, place(draft))
+            out.dropped.add(reason, place(masked))
         else:
-            out.rows.append(placed)
+            here[id(masked)] = placed
+    drafts = _without_repetitions([placed.draft for placed in here.values()], gathered.rows, plan, out.dropped)
+    out.rows = [here[id(draft)] for draft in drafts]
     return out
+
+
+def _without_repetitions(drafts: list[Draft], rows: str, plan: BuildPlan, dropped: Dropped) -> list[Draft]:
+    drafts = dedupe.exact(drafts, dropped)
+    if rows == "prompt":
+        return dedupe.one_per_prompt(drafts, dropped)
+    if rows == "pair":
+        drafts = dedupe.contradictions(dedupe.identical_sides(drafts, dropped), dropped)
+        return dedupe.cap_per_prompt(drafts, plan.max_pairs_per_prompt, dropped)
+    return drafts
 
 
 def _clean_and_masked(draft: Draft, plan: BuildPlan, out: Filtered) -> Draft | None:

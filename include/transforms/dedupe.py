@@ -1,13 +1,13 @@
 """Rows that say the same thing twice. Which row stays does not depend on the order in which rows came."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from include.domain.canonical import digest
+from include.domain.canonical import canonical_bytes, digest
+from include.domain.records import Message
 from include.domain.split import normalise_prompt
 from include.transforms.draft import Draft
-from include.transforms.near import NearIndex
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,20 @@ def place(draft: Draft) -> str:
     return f"{draft.source}:{draft.line}"
 
 
-def body_key(draft: Draft) -> str:
+def _body_key(draft: Draft) -> tuple[Hashable, ...]:
     """What the row says, prompt normalised: equal for exact duplicates."""
-    return digest(
-        "row-body",
-        {
-            "prompt": _prompt_key(draft),
-            "response": [message.to_json() for message in draft.response],
-            "sides": [side.content for side in (draft.chosen, draft.rejected) if side],
-            "options": list(draft.options or ()),
-            "reference": draft.reference and draft.reference.to_json(),
-        },
-    )
+    sides = tuple(_turn(side) for side in (draft.chosen, draft.rejected) if side)
+    reference = draft.reference and canonical_bytes(draft.reference.to_json())
+    return (_prompt_key(draft), tuple(_turn(message) for message in draft.response), sides, draft.options, reference)
 
 
-def _prompt_key(draft: Draft) -> str:
-    turns = [[message.role, normalise_prompt(message.content)] for message in draft.messages]
-    return digest("prompt-key", {"turns": turns, "tools": list(draft.tools or ())})
+def _turn(message: Message) -> tuple[Hashable, ...]:
+    return (message.role, message.content, message.name, message.tool_calls and canonical_bytes(list(message.tool_calls)))
+
+
+def _prompt_key(draft: Draft) -> tuple[Hashable, ...]:
+    turns = tuple((message.role, normalise_prompt(message.content)) for message in draft.messages)
+    return (turns, draft.tools and canonical_bytes(list(draft.tools)))
 
 
 def _rank(draft: Draft) -> tuple[str, str, str]:
@@ -64,7 +61,7 @@ def _rank(draft: Draft) -> tuple[str, str, str]:
 
 def exact(drafts: Sequence[Draft], dropped: Dropped) -> list[Draft]:
     """One of each set of rows with the same prompt (normalised) and the same answers."""
-    return _one_of_each(drafts, body_key, "exact_duplicate", dropped)
+    return _one_of_each(drafts, _body_key, "exact_duplicate", dropped)
 
 
 def one_per_prompt(drafts: Sequence[Draft], dropped: Dropped) -> list[Draft]:
@@ -72,13 +69,16 @@ def one_per_prompt(drafts: Sequence[Draft], dropped: Dropped) -> list[Draft]:
     return _one_of_each(drafts, _prompt_key, "prompt_stands_twice", dropped)
 
 
-def _one_of_each(drafts: Sequence[Draft], key: Callable[[Draft], str], reason: str, dropped: Dropped) -> list[Draft]:
-    kept: dict[str, Draft] = {}
-    for draft in sorted(drafts, key=_rank):
-        if kept.setdefault(key(draft), draft) is not draft:
+def _one_of_each(drafts: Sequence[Draft], key: Callable[[Draft], Hashable], reason: str, dropped: Dropped) -> list[Draft]:
+    alike: dict[Hashable, list[Draft]] = defaultdict(list)
+    for draft in drafts:
+        alike[key(draft)].append(draft)
+    gone: set[int] = set()
+    for same in alike.values():
+        for draft in sorted(same, key=_rank)[1:] if len(same) > 1 else ():
             dropped.add(reason, place(draft))
-    chosen = {id(draft) for draft in kept.values()}
-    return [draft for draft in drafts if id(draft) in chosen]
+            gone.add(id(draft))
+    return [draft for draft in drafts if id(draft) not in gone]
 
 
 def identical_sides(drafts: Iterable[Draft], dropped: Dropped) -> list[Draft]:
@@ -103,12 +103,13 @@ def identical_sides(drafts: Iterable[Draft], dropped: Dropped) -> list[Draft]:
 
 def contradictions(drafts: Sequence[Draft], dropped: Dropped) -> list[Draft]:
     """Pairs without those that another row has the other way round: neither is believed."""
-    directions: dict[tuple[str, frozenset[str]], set[tuple[str, ...]]] = defaultdict(set)
-    for draft in drafts:
-        directions[_prompt_key(draft), frozenset(draft.answers)].add(draft.answers)
+    directions: dict[Hashable, set[tuple[str, ...]]] = defaultdict(set)
+    keys = [(_prompt_key(draft), frozenset(draft.answers)) for draft in drafts]
+    for draft, key in zip(drafts, keys, strict=True):
+        directions[key].add(draft.answers)
     kept = []
-    for draft in drafts:
-        if len(directions[_prompt_key(draft), frozenset(draft.answers)]) > 1:
+    for draft, key in zip(drafts, keys, strict=True):
+        if len(directions[key]) > 1:
             dropped.add("contradicted_by_another_row", place(draft))
         else:
             kept.append(draft)
@@ -117,24 +118,12 @@ def contradictions(drafts: Sequence[Draft], dropped: Dropped) -> list[Draft]:
 
 def cap_per_prompt(drafts: Sequence[Draft], limit: int, dropped: Dropped) -> list[Draft]:
     """At most `limit` pairs of one prompt, chosen by their digests."""
-    seen: dict[str, int] = defaultdict(int)
-    kept: set[int] = set()
-    for draft in sorted(drafts, key=_rank):
-        key = _prompt_key(draft)
-        seen[key] += 1
-        if seen[key] <= limit:
-            kept.add(id(draft))
-        else:
-            dropped.add("over_the_cap_of_its_prompt", place(draft))
-    return [draft for draft in drafts if id(draft) in kept]
-
-
-def apart_from(drafts: Iterable[Draft], protected: NearIndex, reason: str, dropped: Dropped) -> list[Draft]:
-    """Rows without those whose prompt is a near-duplicate of a protected one."""
-    kept = []
+    of_prompt: dict[Hashable, list[Draft]] = defaultdict(list)
     for draft in drafts:
-        if match := protected.match(draft.prompt_text):
-            dropped.add(reason, place(draft), match)
-        else:
-            kept.append(draft)
-    return kept
+        of_prompt[_prompt_key(draft)].append(draft)
+    gone: set[int] = set()
+    for pairs in of_prompt.values():
+        for draft in sorted(pairs, key=_rank)[limit:] if len(pairs) > limit else ():
+            dropped.add("over_the_cap_of_its_prompt", place(draft))
+            gone.add(id(draft))
+    return [draft for draft in drafts if id(draft) not in gone]

@@ -35,8 +35,9 @@ def group_of(draft: Draft) -> str:
     return digest("split-group", {"normaliser": NORMALISER_VERSION, "text": normalise_prompt(first)})
 
 
-def side_of_draft(draft: Draft, settings: SplitSettings) -> str:
-    return side_of(settings.salt, group_of(draft), draft.safety_class, settings.shares)
+def side_of_draft(draft: Draft, settings: SplitSettings, group: str | None = None) -> str:
+    """The side of the draft's group (`group`, where it is known already)."""
+    return side_of(settings.salt, group or group_of(draft), draft.safety_class, settings.shares)
 
 
 def use_of_group(group: str, settings: SplitSettings) -> str | None:
