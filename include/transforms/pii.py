@@ -24,7 +24,7 @@ _IBAN_START = re.compile(r"(?<![0-9A-Za-z])[A-Za-z]{2}\d{2}(?= ?[0-9A-Za-z])")
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:.]*\d)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:\.\d{1,3}){0,3}(?![\w:])")
 _DIGITS_OF_A_PHONE = 7
-# Lengths of the IBAN registry (ISO 13616, release 99).
+# Length by country (ISO 13616, the IBAN registry).
 _IBAN_LENGTHS = {
     length: codes.split()
     for length, codes in {

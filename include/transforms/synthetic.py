@@ -1,7 +1,8 @@
 """Preference pairs made from problems with a known working: the right one against a perturbed one, in the same style.
 
-Three perturbations: an operand that is off, another operation, a slip in the result. The closing line follows the
-perturbed working, and of several the one of equal length is taken: neither length nor form is to tell the two sides apart. No policy wrote them: origin `synthetic:…`.
+Three perturbations: an operand that is off, another operation, a slip in the result. The closing line follows the perturbed
+working, and of several the one of equal length is taken: neither length nor form is to tell the two sides apart. No policy wrote
+them: origin `synthetic:…`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
