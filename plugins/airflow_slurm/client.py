@@ -6,42 +6,21 @@ which of three things happened: the question never left, it left and nobody know
 
 from __future__ import annotations
 
-import asyncio
-import codecs
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import asyncssh
-import structlog
 
 from airflow_slurm import commands, failures, parse
-from airflow_slurm.errors import (
-    AccountingDisabled,
-    AnswerLost,
-    BadConnection,
-    CommandRefused,
-    ControllerUnreachable,
-    LoginRefused,
-    SshUnreachable,
-)
+from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.transport import SshTransport
 
-log = structlog.get_logger(__name__)
-# At INFO, asyncssh writes every command and channel into the log of whatever task asks.
-asyncssh.set_log_level(logging.WARNING)
-
-#: sshd allows 10 sessions a connection by default and frees them late: 8 at once already failed, 5 did not.
-MAX_CHANNELS = 5
 #: Ids in one sacct command: its whole line has to stay below the 128 KiB that Linux allows one argument.
 IDS_A_COMMAND = 5000
-
-_BROKEN = (asyncssh.Error, OSError, EOFError)
 
 
 @dataclass(frozen=True)
@@ -69,19 +48,13 @@ class SlurmClient:
         site: commands.ClientSite = commands.ANY_SITE,
         command_timeout_s: float = 60.0,
     ) -> None:
-        self._open = connect
-        self._conn_id = conn_id
+        self._transport = SshTransport(connect, conn_id, command_timeout_s)
         self._site = site
-        self._timeout_s = command_timeout_s
-        self._connection: asyncssh.SSHClientConnection | None = None
-        self._sftp: asyncssh.SFTPClient | None = None
-        self._connecting = asyncio.Lock()
-        self._channels = asyncio.Semaphore(MAX_CHANNELS)
 
     @property
     def conn_id(self) -> str:
         """The Airflow connection this client was made from."""
-        return self._conn_id
+        return self._transport.conn_id
 
     @property
     def cluster(self) -> str | None:
@@ -96,11 +69,7 @@ class SlurmClient:
 
     async def close(self) -> None:
         """Close the connection; the next question opens a new one."""
-        connection, self._connection, self._sftp = self._connection, None, None
-        if connection is not None:
-            connection.abort()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(connection.wait_closed(), 5.0)
+        await self._transport.close()
 
     async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
         """Queue a job, held.
@@ -109,11 +78,11 @@ class SlurmClient:
         :raises SubmitRefused: for good. :raises SubmitBusy: for now. :raises SshUnreachable: it was not sent.
         """
         argv = commands.sbatch_held(job_name, self._site.cluster)
-        answer = await self._run(argv, stdin=render(spec), changes=True)
+        answer = await self._run(argv, stdin=render(spec))
         if answer.code != 0:
             raise failures.submission_failure(answer.stderr, answer.code)
         job_id, cluster = parse.sbatch_receipt(answer.stdout)
-        return Receipt(job_id, job_name, self._conn_id, cluster or self._site.cluster, log_path=spec.log_path(job_id))
+        return Receipt(job_id, job_name, self.conn_id, cluster or self._site.cluster, log_path=spec.log_path(job_id))
 
     async def queue(self, name: str | None = None) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.
@@ -178,47 +147,19 @@ class SlurmClient:
 
     async def sftp(self) -> asyncssh.SFTPClient:
         """An SFTP client on the shared connection, kept open; don't close it."""
-        connection = await self._connected()
-        if self._sftp is None:
-            try:
-                self._sftp = await asyncio.wait_for(connection.start_sftp_client(), self._timeout_s)
-            except (*_BROKEN, TimeoutError) as error:
-                raise SshUnreachable(f"No SFTP session over connection {self._conn_id!r}: {_words(error)}") from error
-        return self._sftp
+        return await self._transport.sftp()
 
     async def size_of(self, path: str) -> int | None:
         """Bytes of a remote file; None if it isn't there."""
-        sftp = await self.sftp()
-        try:
-            return (await sftp.stat(path)).size or 0
-        except asyncssh.SFTPNoSuchFile:
-            return None
-        except _BROKEN as error:
-            raise self._sftp_broke(path, error) from error
+        return await self._transport.size_of(path)
 
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
         """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
-        sftp = await self.sftp()
-        try:
-            async with sftp.open(path, "rb") as file:
-                data: bytes = await file.read(limit, offset)
-                return data
-        except asyncssh.SFTPNoSuchFile:
-            return b""
-        except _BROKEN as error:
-            raise self._sftp_broke(path, error) from error
+        return await self._transport.read_from(path, offset, limit)
 
     async def exists(self, path: str) -> bool:
         """Whether something is at a remote path."""
-        sftp = await self.sftp()
-        try:
-            return bool(await sftp.exists(path))
-        except _BROKEN as error:
-            raise self._sftp_broke(path, error) from error
-
-    def _sftp_broke(self, path: str, error: BaseException) -> SshUnreachable:
-        self._sftp = None
-        return SshUnreachable(f"{path} could not be read over connection {self._conn_id!r}: {_words(error)}")
+        return await self._transport.size_of(path) is not None
 
     async def _ask(self, argv: Sequence[str]) -> str:
         """Standard output of a command that may be repeated."""
@@ -233,92 +174,17 @@ class SlurmClient:
             raise ControllerUnreachable(f"squeue said: {failures.words_of(answer.stderr)}")
         return answer.stdout
 
-    async def _run(self, argv: Sequence[str], *, stdin: str = "", changes: bool = False) -> Answer:
+    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> Answer:
         """Run one command; :class:`SshUnreachable` if it wasn't started, :class:`AnswerLost` if nobody knows how it ended."""
         mark = secrets.token_hex(8)
-        line = commands.remote_line(argv, self._site, mark)
-        async with self._channels:
-            process = await self._start(line)
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    raw, stderr = await process.communicate(stdin.encode())
-            except (*_BROKEN, TimeoutError) as error:
-                await self._give_up(process, error)
-                raise AnswerLost(
-                    f"{argv[0]} was started over connection {self._conn_id!r} and its answer got lost: {_words(error)}"
-                ) from error
-        text = decode(raw)
+        line = commands.remote_line(argv, self._site, mark, len(stdin.encode()) if stdin else None)
+        printed, stderr = await self._transport.run(line, stdin, argv[0])
         try:
-            stdout, code = parse.between_marks(text, mark)
+            stdout, code = parse.between_marks(printed, mark)
         except AnswerLost as error:
-            raise AnswerLost(f"{argv[0]} was started over connection {self._conn_id!r}: {error} {decode(stderr)[-500:]}") from error
-        return Answer(stdout, decode(stderr), code)
-
-    async def _start(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
-        """Start a command, connecting anew once if the kept connection turns out to be dead: nothing has been sent yet."""
-        for last in (False, True):
-            connection = await self._connected()
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    return await connection.create_process(line, encoding=None)
-            except asyncssh.ChannelOpenError as error:
-                failure: Exception = error
-                if not connection.is_closed():
-                    await asyncio.sleep(0.3)
-            except (*_BROKEN, TimeoutError) as error:
-                failure = error
-                await self.close()
-            if last:
-                raise SshUnreachable(f"No command could be started over connection {self._conn_id!r}: {_words(failure)}") from failure
-        raise AssertionError("not reached")
-
-    async def _give_up(self, process: asyncssh.SSHClientProcess[Any], error: BaseException) -> None:
-        process.close()
-        if not isinstance(error, TimeoutError):
-            await self.close()
-
-    async def _connected(self) -> asyncssh.SSHClientConnection:
-        async with self._connecting:
-            if self._connection is not None and not self._connection.is_closed():
-                return self._connection
-            self._sftp = None
-            try:
-                async with asyncio.timeout(self._timeout_s):
-                    self._connection = await self._open()
-            except asyncssh.HostKeyNotVerifiable as error:
-                raise BadConnection(
-                    f"Connection {self._conn_id!r}: the login node's host key is not the one that is trusted ({_words(error)}). "
-                    "Set host_key or known_hosts to the right one, or find out who answers there."
-                ) from error
-            except asyncssh.PermissionDenied as error:
-                raise LoginRefused(f"Connection {self._conn_id!r}: the login node refused the key or user: {_words(error)}") from error
-            except (*_BROKEN, TimeoutError) as error:
-                raise SshUnreachable(f"No SSH connection {self._conn_id!r}: {_words(error)}") from error
-            return self._connection
-
-
-def decode(data: bytes | str | None) -> str:
-    """Text of bytes; what is not UTF-8 becomes U+FFFD and is never an error."""
-    if isinstance(data, str):
-        return data
-    return codecs.decode(data or b"", "utf-8", "replace")
-
-
-class ChunkDecoder:
-    """Text of bytes that come in pieces: a character that is split between two pieces is kept until it is whole."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, data: bytes, final: bool = False) -> str:
-        """The text that is complete after this piece."""
-        return self._decoder.decode(data, final)
+            raise AnswerLost(f"{argv[0]} was started over connection {self.conn_id!r}: {error} {stderr[-500:]}") from error
+        return Answer(stdout, stderr, code)
 
 
 def _id_order(job_id: str) -> int:
     return int(job_id.partition("_")[0].partition("+")[0])
-
-
-def _words(error: BaseException) -> str:
-    """The error's own text; asyncssh and asyncio raise some without any."""
-    return str(error) or type(error).__name__

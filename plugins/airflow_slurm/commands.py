@@ -49,6 +49,8 @@ ACCOUNTING_COLUMNS = (
 KEPT_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "KRB5CCNAME", "LD_LIBRARY_PATH")
 #: sacct 22.05 refuses ``uts0`` and ``uts86400`` as no time. This is September 2001, before there was a Slurm.
 EARLIEST = 1_000_000_000
+#: Exit code of a remote line whose input did not arrive whole; its command was not run.
+CUT_SHORT = 74
 _JOB_ID = re.compile(r"[0-9]+(?:_[0-9]+|\+[0-9]+)?")
 
 
@@ -160,7 +162,7 @@ def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -
     return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
 
 
-def remote_line(argv: Sequence[str], site: ClientSite, mark: str) -> str:
+def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: int | None = None) -> str:
     """One command line for the far side: clean environment, and standard output between two marks.
 
     It runs below ``/bin/sh`` whatever the login shell is. Variables are unset there by name, so that a token among those
@@ -168,6 +170,8 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str) -> str:
     mark; an answer without the last mark is not whole. The last mark carries the exit code.
 
     :param mark: letters and digits that no output holds by chance.
+    :param input_bytes: how much standard input the command has to get. If the connection breaks within it, the command
+        would else see an early end and take it for all: sbatch would queue the first half of a script.
     """
     if not mark.isalnum():
         raise ValueError("the mark is made of letters and digits only")
@@ -179,7 +183,12 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str) -> str:
     if site.slurm_conf:
         steps.append(f"SLURM_CONF={shlex.quote(site.slurm_conf)}; export SLURM_CONF")
     steps.append("LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s; export LC_ALL TZ SLURM_TIME_FORMAT")
-    script = "; ".join([*steps, f"printf '\\n%s\\n' {mark}B", shlex.join(argv), f"printf '\\n%s:%s\\n' {mark}E $?"])
+    command = shlex.join(argv)
+    if input_bytes is not None:
+        whole = f'[ "$(printf %s "$input" | wc -c)" -eq {input_bytes + 1} ] || exit {CUT_SHORT}'
+        steps += ["input=$(cat; printf x)", whole]
+        command = f'printf %s "${{input%x}}" | {command}'
+    script = "; ".join([*steps, f"printf '\\n%s\\n' {mark}B", command, f"printf '\\n%s:%s\\n' {mark}E $?"])
     return "/bin/sh -c " + shlex.quote(script)
 
 

@@ -28,7 +28,7 @@ from airflow_slurm.errors import (
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import LINK_KEY, SlurmJobLink
 from airflow_slurm.receipts import JobEnd, Owner, load_store
-from airflow_slurm.requests import Done, JobRequest
+from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import NotEnded, StopPolicy, give_up
 from airflow_slurm.submit import Submitted, submit
@@ -164,11 +164,11 @@ class SlurmJobOperator(BaseOperator):
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
-            self._close(request_state, JobEnd("failed", error.cause, str(error), view, _who(request_state["owner"])))
+            self._close(request_state, JobEnd("failed", error.cause, str(error), view, who(request_state["owner"])))
             if error.retryable:
                 raise
             raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
-        self._close(request_state, JobEnd("succeeded", view=view, closed_by=_who(request_state["owner"])))
+        self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
 
     # -- how it is done
@@ -179,12 +179,12 @@ class SlurmJobOperator(BaseOperator):
         owner = owner_of(context)
         previous = kept.get(STATE_KEY)
         try:
-            if isinstance(previous, dict) and _other_work(previous, request, self.slurm_conn_id):
+            if isinstance(previous, dict) and is_other_work(previous, request):
                 self._give_up_previous(previous, owner)
                 kept.delete(STATE_KEY)
             if isinstance(request, Done):
                 return request.result
-            kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, 1))
+            kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, 1))
             done = self._submit(context, request, owner, bool(progress.get("nothing_sent")))
         except LoginRefused:
             raise
@@ -196,7 +196,7 @@ class SlurmJobOperator(BaseOperator):
         store, kept = request.store(), context["task_state_store"]
         # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
         root = SlurmHook(self.slurm_conn_id).config().root
-        work = request.work(lambda n: kept.set(STATE_KEY, _pointer(request, self.slurm_conn_id, n)), root)
+        work = request.work(lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n)), root)
 
         async def once() -> Submitted:
             async with SlurmHook(self.slurm_conn_id).get_client() as client:
@@ -230,7 +230,7 @@ class SlurmJobOperator(BaseOperator):
         return self._start(context, later)
 
     def _again(self, context: Context, state: dict[str, Any], view: JobView, request: Resubmit) -> Any:
-        self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=_who(state["owner"])))
+        self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=who(state["owner"])))
         resubmits = int(state["resubmits"]) + 1
         if resubmits > int(state["max_resubmits"]):
             raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
@@ -255,7 +255,7 @@ class SlurmJobOperator(BaseOperator):
         async def once() -> JobView | None:
             async with SlurmHook(state["conn_id"]).get_client() as client:
                 policy = StopPolicy(**state["stop"])
-                return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=_who(state["owner"]))
+                return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
 
         return asyncio.run(once())
 
@@ -278,39 +278,9 @@ class SlurmJobOperator(BaseOperator):
             context["ti"].xcom_push(key=LINK_KEY, value=url)
 
 
-def owner_of(context: Context) -> Owner:
-    """The owner that a running task is."""
-    ti = context["ti"]
-    map_index = ti.map_index if ti.map_index is not None else -1
-    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
-
-
 async def _first_event(trigger: SlurmJobTrigger) -> dict[str, Any]:
     async with aclosing(trigger.run()) as events:
         async for event in events:
             payload: dict[str, Any] = event.payload
             return payload
     raise UnknownOutcome(f"The wait for job {trigger.wait['job_id']} ended without an answer.")
-
-
-def _other_work(previous: Mapping[str, Any], request: JobRequest | Done, slurm_conn_id: str) -> bool:
-    if isinstance(request, Done):
-        return True
-    return previous.get("key") != request.key or previous.get("receipts") != request.receipts
-
-
-def _pointer(request: JobRequest, slurm_conn_id: str, n: int) -> dict[str, Any]:
-    """What the next try needs in order to give this work up; kept from before the claim on."""
-    return {
-        "key": request.key,
-        "n": n,
-        "conn_id": slurm_conn_id,
-        "receipts": request.receipts,
-        "receipts_config": dict(request.receipts_config),
-        "job_name": request.name_of(n),
-        "stop": vars(request.stop).copy(),
-    }
-
-
-def _who(owner: Owner) -> str:
-    return f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"

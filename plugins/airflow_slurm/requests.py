@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.names import job_name_for
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
@@ -12,6 +12,9 @@ from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy
 from airflow_slurm.submit import LookUp, Submitted, Work
 from airflow_slurm.triggers import Wait
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 
 @dataclass(frozen=True)
@@ -116,3 +119,35 @@ class JobRequest:
             "stop": vars(self.stop).copy(),
             "carry": dict(self.carry),
         }
+
+
+def owner_of(context: Context) -> Owner:
+    """The owner that a running task is."""
+    ti = context["ti"]
+    map_index = ti.map_index if ti.map_index is not None else -1
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
+
+
+def is_other_work(previous: Mapping[str, Any], request: JobRequest | Done) -> bool:
+    """Whether a task that asked for ``previous`` (see :func:`pointer_to`) asks for something else now."""
+    if isinstance(request, Done):
+        return True
+    return previous.get("key") != request.key or previous.get("receipts") != request.receipts
+
+
+def pointer_to(request: JobRequest, slurm_conn_id: str, n: int) -> dict[str, Any]:
+    """What the next try needs in order to give this work up; kept from before the claim on."""
+    return {
+        "key": request.key,
+        "n": n,
+        "conn_id": slurm_conn_id,
+        "receipts": request.receipts,
+        "receipts_config": dict(request.receipts_config),
+        "job_name": request.name_of(n),
+        "stop": vars(request.stop).copy(),
+    }
+
+
+def who(owner: Owner) -> str:
+    """An owner in one word, for records."""
+    return f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"

@@ -48,7 +48,8 @@ def slurm(cluster: PrivateSlurm) -> Iterator[PrivateSlurm]:
 
 def connection_uri(slurm: PrivateSlurm, **extra: object) -> str:
     """An Airflow connection of type slurm to the cluster."""
-    values = {"private_key": slurm.private_key.read_text(), "host_key": slurm.host_key, "poll_interval_s": 1, **extra}
+    values: dict[str, object] = {"private_key": slurm.private_key.read_text(), "host_key": slurm.host_key, "poll_interval_s": 1, **extra}
+    values = {name: value for name, value in values.items() if value is not None}
     conn = {"conn_type": "slurm", "host": "127.0.0.1", "port": slurm.ssh_port, "login": slurm.user, "extra": values}
     return json.dumps(conn)
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_slurm import commands, parse
@@ -67,6 +67,7 @@ def test_no_secret_stands_in_the_line() -> None:
     assert 'SLURM_JWT="' not in line
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00")), max_size=4))
 def test_any_argument_arrives_unchanged_and_nothing_is_executed(arguments: list[str]) -> None:
     dump = [sys.executable, "-c", "import json, sys; print(json.dumps(sys.argv[1:]))", *arguments]
@@ -74,6 +75,18 @@ def test_any_argument_arrives_unchanged_and_nothing_is_executed(arguments: list[
     done = subprocess.run(["/bin/bash", "-c", line], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
     printed, code = parse.between_marks(done.stdout, "m4rk")
     assert (json.loads(printed), code) == (arguments, 0)
+
+
+@given(text=st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1), lost=st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_command_gets_all_of_its_input_or_is_not_run(text: str, lost: int) -> None:
+    data = text.encode()
+    line = commands.remote_line(["cat"], commands.ANY_SITE, "m4rk", len(data))
+    done = subprocess.run(["/bin/sh", "-c", line], input=data[: len(data) - lost], capture_output=True)
+    if lost:
+        assert (done.returncode, done.stdout) == (commands.CUT_SHORT, b"")
+    else:
+        assert done.stdout == b"\nm4rkB\n" + data + b"\nm4rkE:0\n"
 
 
 def test_the_exit_code_of_the_command_is_reported() -> None:

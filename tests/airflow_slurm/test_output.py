@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_slurm import parse
-from airflow_slurm.client import ChunkDecoder, decode
 from airflow_slurm.tail import LogTail
+from airflow_slurm.transport import ChunkDecoder, decode
 
 
 @given(text=st.text(), size=st.integers(min_value=1, max_value=7))

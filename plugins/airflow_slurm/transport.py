@@ -1,0 +1,172 @@
+"""One SSH connection that many commands share, and that is opened anew when it broke.
+
+What goes wrong is told apart by whether anything was sent: before a command started (:class:`SshUnreachable`, safe to
+repeat) or after (:class:`AnswerLost`, not safe to repeat if the command changes something).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import asyncssh
+
+from airflow_slurm.errors import AnswerLost, BadConnection, LoginRefused, SshUnreachable
+
+# At INFO, asyncssh writes every command and channel into the log of whatever task asks.
+asyncssh.set_log_level(logging.WARNING)
+
+#: sshd allows 10 sessions a connection by default and frees them late: 8 at once already failed, 5 did not.
+MAX_CHANNELS = 5
+
+_BROKEN = (asyncssh.Error, OSError, EOFError)
+
+
+class SshTransport:
+    """See the module.
+
+    :param connect: opens a connection. :param conn_id: what to call it in errors. :param timeout_s: for one command.
+    """
+
+    def __init__(self, connect: Callable[[], Awaitable[asyncssh.SSHClientConnection]], conn_id: str, timeout_s: float) -> None:
+        self._open = connect
+        self.conn_id = conn_id
+        self._timeout_s = timeout_s
+        self._connection: asyncssh.SSHClientConnection | None = None
+        self._sftp: asyncssh.SFTPClient | None = None
+        self._connecting = asyncio.Lock()
+        self._channels = asyncio.Semaphore(MAX_CHANNELS)
+
+    async def close(self) -> None:
+        """Close the connection; the next command opens a new one."""
+        connection, self._connection, self._sftp = self._connection, None, None
+        if connection is not None:
+            connection.abort()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(connection.wait_closed(), 5.0)
+
+    async def run(self, line: str, stdin: str, what: str) -> tuple[str, str]:
+        """Standard output and error of one command line.
+
+        :param what: what to call it in errors.
+        :raises SshUnreachable: if it wasn't started. :raises AnswerLost: if it was, and nobody knows how it ended.
+        """
+        async with self._channels:
+            process = await self._start(line)
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    stdout, stderr = await process.communicate(stdin.encode())
+            except (*_BROKEN, TimeoutError) as error:
+                await self._give_up(process, error)
+                words = _words(error)
+                raise AnswerLost(f"{what} was started over connection {self.conn_id!r} and its answer got lost: {words}") from error
+        return decode(stdout), decode(stderr)
+
+    async def sftp(self) -> asyncssh.SFTPClient:
+        """An SFTP client on the shared connection, kept open; don't close it."""
+        connection = await self._connected()
+        if self._sftp is None:
+            try:
+                self._sftp = await asyncio.wait_for(connection.start_sftp_client(), self._timeout_s)
+            except (*_BROKEN, TimeoutError) as error:
+                raise SshUnreachable(f"No SFTP session over connection {self.conn_id!r}: {_words(error)}") from error
+        return self._sftp
+
+    async def size_of(self, path: str) -> int | None:
+        """Bytes of a remote file; None if it isn't there."""
+        sftp = await self.sftp()
+        try:
+            return (await sftp.stat(path)).size or 0
+        except asyncssh.SFTPNoSuchFile:
+            return None
+        except _BROKEN as error:
+            raise self._sftp_broke(path, error) from error
+
+    async def read_from(self, path: str, offset: int, limit: int) -> bytes:
+        """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
+        sftp = await self.sftp()
+        try:
+            async with sftp.open(path, "rb") as file:
+                data: bytes = await file.read(limit, offset)
+                return data
+        except asyncssh.SFTPNoSuchFile:
+            return b""
+        except _BROKEN as error:
+            raise self._sftp_broke(path, error) from error
+
+    def _sftp_broke(self, path: str, error: BaseException) -> SshUnreachable:
+        self._sftp = None
+        return SshUnreachable(f"{path} could not be read over connection {self.conn_id!r}: {_words(error)}")
+
+    async def _start(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
+        """Start a command, connecting anew once if the kept connection turns out to be dead.
+
+        Its input has not been sent at this point, and a command whose input is missing does nothing; the commands
+        without input may be repeated.
+        """
+        for last in (False, True):
+            connection = await self._connected()
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    return await connection.create_process(line, encoding=None)
+            except asyncssh.ChannelOpenError as error:
+                failure: Exception = error
+                if not connection.is_closed():
+                    await asyncio.sleep(0.3)
+            except (*_BROKEN, TimeoutError) as error:
+                failure = error
+                await self.close()
+            if last:
+                raise SshUnreachable(f"No command could be started over connection {self.conn_id!r}: {_words(failure)}") from failure
+        raise AssertionError("not reached")
+
+    async def _give_up(self, process: asyncssh.SSHClientProcess[Any], error: BaseException) -> None:
+        process.close()
+        if not isinstance(error, TimeoutError):
+            await self.close()
+
+    async def _connected(self) -> asyncssh.SSHClientConnection:
+        async with self._connecting:
+            if self._connection is not None and not self._connection.is_closed():
+                return self._connection
+            self._sftp = None
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    self._connection = await self._open()
+            except asyncssh.HostKeyNotVerifiable as error:
+                raise BadConnection(
+                    f"Connection {self.conn_id!r}: the login node's host key is not the one that is trusted ({_words(error)}). "
+                    "Set host_key or known_hosts to the right one, or find out who answers there."
+                ) from error
+            except asyncssh.PermissionDenied as error:
+                raise LoginRefused(f"Connection {self.conn_id!r}: the login node refused the key or user: {_words(error)}") from error
+            except (*_BROKEN, TimeoutError) as error:
+                raise SshUnreachable(f"No SSH connection {self.conn_id!r}: {_words(error)}") from error
+            return self._connection
+
+
+def decode(data: bytes | str | None) -> str:
+    """Text of bytes; what is not UTF-8 becomes U+FFFD and is never an error."""
+    if isinstance(data, str):
+        return data
+    return codecs.decode(data or b"", "utf-8", "replace")
+
+
+class ChunkDecoder:
+    """Text of bytes that come in pieces: a character that is split between two pieces is kept until it is whole."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, data: bytes, final: bool = False) -> str:
+        """The text that is complete after this piece."""
+        return self._decoder.decode(data, final)
+
+
+def _words(error: BaseException) -> str:
+    """The error's own text; asyncssh and asyncio raise some without any."""
+    return str(error) or type(error).__name__

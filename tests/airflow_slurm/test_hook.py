@@ -1,0 +1,138 @@
+"""The connection: which keys and hosts are trusted, what a site says of itself, and what Airflow shows of it."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from importlib import resources
+from pathlib import Path
+
+import airflow
+import jsonschema
+import pytest
+
+import airflow_slurm
+from airflow_slurm.errors import BadConnection, LoginRefused
+from airflow_slurm.hook import ClusterConfig, SlurmHook
+from airflow_slurm.provider_info import get_provider_info
+from local.slurm_cluster import PrivateSlurm
+
+from .conftest import CONN_ID, connection_uri
+from .test_keys import make_key
+
+ENV = f"AIRFLOW_CONN_{CONN_ID.upper()}"
+
+
+def test_empty_fields_of_the_form_count_as_not_given() -> None:
+    extra = {"ssh_conn_id": "", "poll_interval_s": None, "cluster": "borealis", "private_key": "x"}
+    assert ClusterConfig.from_extra(extra) == ClusterConfig(cluster="borealis")
+
+
+@pytest.mark.parametrize("value", [0, -1, "soon", float("inf"), float("nan")])
+def test_a_time_that_is_no_positive_number_is_refused(value: object) -> None:
+    with pytest.raises(BadConnection, match="poll_interval_s"):
+        ClusterConfig.from_extra({"poll_interval_s": value})
+
+
+def test_provider_info_is_what_airflow_expects() -> None:
+    schema = json.loads((Path(airflow.__file__).parent / "provider_info.schema.json").read_text())
+    info = get_provider_info()
+    jsonschema.validate(info, schema)
+    fields = info["connection-types"][0]["conn-fields"]
+    assert {name for name, field in fields.items() if field["schema"].get("format") == "password"} == {
+        "private_key",
+        "private_key_passphrase",
+    }
+    assert set(ClusterConfig.__dataclass_fields__) <= set(fields)
+
+
+def test_the_package_stands_alone() -> None:
+    known = set(sys.stdlib_module_names) | {"airflow", "asyncssh", "structlog", "airflow_slurm"}
+    for path in sorted(Path(str(resources.files(airflow_slurm))).glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert {name.partition(".")[0] for name in names} <= known, path.name
+
+
+@pytest.mark.slurm
+def test_the_test_button_reports_version_and_partitions(connection: str) -> None:
+    good, message = SlurmHook(connection).test_connection()
+    assert good
+    assert message.startswith("Slurm 2")
+    assert "batch (up, 2 nodes" in message
+
+
+@pytest.mark.slurm
+def test_an_existing_ssh_connection_may_be_named(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    ssh = json.loads(connection_uri(slurm)) | {"conn_type": "ssh"}
+    monkeypatch.setenv("AIRFLOW_CONN_LOGIN_NODE", json.dumps(ssh))
+    monkeypatch.setenv(ENV, json.dumps({"conn_type": "slurm", "extra": {"ssh_conn_id": "login_node"}}))
+    assert SlurmHook(CONN_ID).test_connection()[0]
+
+
+@pytest.mark.slurm
+def test_a_known_hosts_file_does_as_well(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENV, connection_uri(slurm, host_key=None, known_hosts=str(slurm.known_hosts)))
+    assert SlurmHook(CONN_ID).test_connection()[0]
+
+
+@pytest.mark.slurm
+def test_another_host_key_is_refused_for_good(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    make_key(tmp_path, "ed25519")
+    other = (tmp_path / "ed25519False.pub").read_text()
+    monkeypatch.setenv(ENV, connection_uri(slurm, host_key=other))
+    with pytest.raises(BadConnection, match="host key"):
+        SlurmHook(CONN_ID).run(lambda client: client.version())
+
+
+@pytest.mark.slurm
+def test_an_unknown_host_key_is_refused(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty = tmp_path / "known_hosts"
+    empty.touch()
+    monkeypatch.setenv(ENV, connection_uri(slurm, host_key=None, known_hosts=str(empty)))
+    with pytest.raises(BadConnection, match="host key"):
+        SlurmHook(CONN_ID).run(lambda client: client.version())
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize("name", ["no_host_key_check", "ignore_hostkey_verification"])
+def test_the_host_key_check_cant_be_switched_off(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(ENV, connection_uri(slurm, **{name: "true"}))
+    good, message = SlurmHook(CONN_ID).test_connection()
+    assert not good
+    assert name in message
+
+
+@pytest.mark.slurm
+def test_a_key_that_the_server_does_not_know_is_refused(slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(ENV, connection_uri(slurm, private_key=make_key(tmp_path, "ed25519")))
+    with pytest.raises(LoginRefused):
+        SlurmHook(CONN_ID).run(lambda client: client.version())
+
+
+def test_a_missing_connection_is_named() -> None:
+    with pytest.raises(BadConnection, match="no_such_connection"):
+        SlurmHook("no_such_connection").run(lambda client: client.version())
+
+
+@pytest.mark.slurm
+def test_a_login_that_prints_a_banner_changes_no_answer(
+    connection: str, slurm: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "squeue").write_text('#!/bin/sh\necho "note on stderr" >&2\nPATH="${PATH#*:}" exec squeue "$@"\n')
+    (folder / "squeue").chmod(0o755)
+    monkeypatch.setenv(ENV, connection_uri(slurm, slurm_bin=str(folder)))
+    assert SlurmHook(CONN_ID).run(lambda client: client.queue("no-such-job-1")) == []
+
+
+@pytest.mark.slurm
+def test_files_of_the_cluster_can_be_read(connection: str, shared: Path) -> None:
+    (shared / "x").write_bytes(b"0123456789")
+    hook = SlurmHook(connection)
+    assert hook.run(lambda client: client.read_from(f"{shared}/x", 3, 4)) == b"3456"
+    assert hook.run(lambda client: client.size_of(f"{shared}/nothing")) is None
+    assert hook.run(lambda client: client.exists(f"{shared}/x"))
