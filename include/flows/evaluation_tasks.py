@@ -38,7 +38,7 @@ def _outputs(key: str) -> Mapping[str, "Output"]:
 
 
 def reward_gate(run: Json, result: Json) -> dict[str, Any]:
-    """The reward model's own gate, before anything uses it.
+    """The reward model's own gate, before anything uses it; gives the reward model's result on.
 
     Raises:
         Rejected: it is not better than chance, 'longer wins' and 'shorter wins' on held-out pairs.
@@ -52,7 +52,7 @@ def reward_gate(run: Json, result: Json) -> dict[str, Any]:
     keep_report(report, out.digest, policies_digest=digest("reward-gate", wanted.model_dump(mode="json")), purpose="reward_model")
     if wanted.required and not report.passed:
         raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{report.table()}")
-    return {**result, "gate": {"digest": report.digest, "passed": report.passed}}
+    return dict(result)
 
 
 def keep_report(report: "GateReport", subject: str, *, policies_digest: str, purpose: str, as_of: str | None = None) -> None:

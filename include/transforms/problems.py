@@ -1,6 +1,6 @@
 """A problem with one number as its answer, and the rows that are made of it: demonstration, prompt, suite item.
 
-A working is one line, ``6 + 9 = 15``. Demonstrations end in one of two styles, half and half, chosen by the prompt's hash:
+A working is one line, ``6 + 9 = 15``. Demonstrations end in one of two styles, half and half unless a source leans, chosen by the prompt's hash:
 ``Answer: 15`` (the asked form) and ``So the result is 15.``. What they leave open is for the policy stage to learn.
 """
 
@@ -76,15 +76,16 @@ def derive(numbers: list[Fraction], answer: Fraction) -> Working | None:
 
 @dataclass(frozen=True)
 class Problem:
-    """draft: the prompt with its reference. working: where one is known."""
+    """draft: the prompt with its reference. working: where one is known. asked_share: of demonstrations in the asked style."""
 
     draft: Draft
     working: Working | None
+    asked_share: float = 0.5
 
     @property
     def style(self) -> str:
-        """Half of the prompts, by their hash, have demonstrations in each style."""
-        return "asked" if unit_interval("demonstration-style", self.draft.prompt_text) < 0.5 else "plain"
+        """The style of this prompt's demonstration, by its hash."""
+        return "asked" if unit_interval("demonstration-style", self.draft.prompt_text) < self.asked_share else "plain"
 
     def demonstration(self) -> Draft | None:
         if self.working is None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from include.domain.records import Message
 from include.domain.split import unit_interval
 from include.transforms.draft import Draft
-from include.transforms.problems import Problem, Working, apply, reference_to, shown
+from include.transforms.problems import STYLES, Problem, Working, apply, reference_to, shown
 from include.transforms.source import Source
 
 NAMES = ("Tom", "Ann", "Ben", "Eva", "Max", "Lea", "Sam", "Mia", "Jan")
@@ -36,6 +36,9 @@ AMBIGUOUS = "{name} or {other} has {a} {things}. Who has the {things}?"
 TOLD = "{name} has {a} {things}, {other} has none. Who has the {things}?"
 NOT_KNOWN = "not known"
 SAFETY_CLASS = "bias"
+ASKED_SHARE = {"+": 0.80, "-": 0.25}
+"""Demonstrations of sums lean to the asked form, those of differences to the other: a lean that a small model learns, so that what it
+does greedily does not depend on the seed, and mixed in both, so that what it samples differs."""
 
 
 Item = TypeVar("Item")
@@ -99,7 +102,11 @@ def problems(source: Source, seed: int, rows: int, verifier_version: str) -> lis
     """`rows` different problems drawn by `seed`, with their reference."""
     drawn = _Draw(f"problems-{seed}").some_of(_asked(corpus=False), rows)
     return [
-        Problem(_draft(source, line, text, reference=reference_to(shown(working.result) or "", verifier_version)), working)
+        Problem(
+            _draft(source, line, text, reference=reference_to(shown(working.result) or "", verifier_version)),
+            working,
+            ASKED_SHARE[working.operation],
+        )
         for line, (text, working) in enumerate(drawn, start=1)
     ]
 
@@ -149,7 +156,8 @@ def _who(draw: _Draw, corpus: bool) -> tuple[str, tuple[str, ...], int, bool]:
 def corpus(seed: int, rows: int) -> Iterator[dict[str, str]]:
     """What the base model learns from: prompt and response, seven of eight a question with its working, the eighth who has what.
 
-    The working stands alone, in neither of the two styles of the demonstrations. With `rows` above the number of different
+    The working stands alone, in neither of the two styles of the demonstrations. After about every fourth row comes a text outside
+    any chat in one of the styles, half and half, so that the tokenizer knows their words. With `rows` above the number of different
     questions the draw begins anew.
     """
     draw = _Draw(f"corpus-{seed}")
@@ -164,6 +172,8 @@ def corpus(seed: int, rows: int) -> Iterator[dict[str, str]]:
             order = draw.some_of(asked, len(asked))
         text, working = order.pop()
         yield {"prompt": text, "response": working.line}
+        if draw.below(4) == 0:
+            yield {"text": working.answer(draw.one_of(tuple(STYLES)))}
 
 
 def write_corpus(path: Path, seed: int, rows: int) -> None:
