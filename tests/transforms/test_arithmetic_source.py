@@ -39,22 +39,34 @@ def test_a_seed_gives_the_same_rows_in_every_version_of_python(tmp_path: Path) -
     assert problems(SOURCE, 7, 50, "1") != problems(SOURCE, 8, 50, "1")
 
 
-CORPUS_SHA256 = "98405e9ad981593e85ea61bddf970bb356d9ce5b9c9b60fce86e4e4868f1d42d"
+CORPUS_SHA256 = "de2dc0d3040e340a925e387e4bdb943049b6378cfc3e08cfeabb53efe3023f5c"
 
 
 def test_no_prompt_of_the_corpus_is_ever_measured() -> None:
-    learned = {row["prompt"] for row in corpus(3, 40_000)}
+    learned = {row["prompt"] for row in corpus(3, 40_000) if "prompt" in row}
     measured = [p.draft.prompt_text for p in problems(SOURCE, 7, 5000, "1")]
     measured += [draft.prompt_text for draft in (*choices(SOURCE, 7, 2000), *names(SOURCE, 7, 2000))]
     assert not learned & set(measured)
 
 
-def test_the_corpus_is_jsonl_with_workings_in_neither_style(tmp_path: Path) -> None:
-    write_corpus(tmp_path / "corpus.jsonl", 1, 300)
+def test_the_corpus_answers_in_neither_style_and_knows_the_words_of_both(tmp_path: Path) -> None:
+    """In chat the working stands alone; the closing lines come only as texts outside any chat, about half and half."""
+    write_corpus(tmp_path / "corpus.jsonl", 1, 3000)
     rows = [json.loads(line) for line in (tmp_path / "corpus.jsonl").read_text().splitlines()]
-    assert len(rows) == 300
-    assert {tuple(sorted(row)) for row in rows} == {("prompt", "response")}
-    assert not any("Answer" in row["response"] or "result" in row["response"] for row in rows)
+    chats, texts = [row for row in rows if "prompt" in row], [row["text"] for row in rows if "text" in row]
+    assert len(chats) == 3000
+    assert len(chats) + len(texts) == len(rows)
+    assert not any("Answer" in row["response"] or "result" in row["response"] for row in chats)
+    asked = sum("Answer: " in text for text in texts)
+    assert 0.15 < len(texts) / len(chats) < 0.3
+    assert 0.4 < asked / len(texts) < 0.6
+
+
+def test_demonstrations_lean_and_are_mixed_in_both_operations() -> None:
+    made = [p for p in problems(SOURCE, 7, 2400, "1") if p.working]
+    for operation, share in (("+", 0.80), ("-", 0.25)):
+        styles = [p.style for p in made if p.working and p.working.operation == operation]
+        assert abs(styles.count("asked") / len(styles) - share) < 0.05
 
 
 def test_choices_hold_the_right_working_first_or_second() -> None:
