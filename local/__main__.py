@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from local import demo, fetch, lock, secret_files
@@ -68,6 +69,9 @@ def main() -> int:
     except LocalError as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("\nStopped watching. What was started goes on: `make status` shows it, `make stop` ends it.", file=sys.stderr)
         return 130

@@ -24,9 +24,8 @@ _DEVELOPMENT = ("requirements.txt", "requirements-dev.txt")
 
 def find_uv(layout: Layout) -> str:
     """uv as it is installed, or brought into `.local/tools` by pip."""
-    for candidate in (shutil.which("uv"), str(layout.tools / "bin/uv")):
-        if candidate and subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode == 0:
-            return candidate
+    if found := installed_uv(layout):
+        return found
     with step("bringing uv, which installs Python packages"):
         advice = "Bring uv by hand (pip install uv, or apt-get install python3-venv python3-pip), then run this again."
         for argv in (
@@ -35,6 +34,14 @@ def find_uv(layout: Layout) -> str:
         ):
             run_logged(argv, log=layout.install_log, env=os.environ, cwd=layout.root, advice=advice)
     return str(layout.tools / "bin/uv")
+
+
+def installed_uv(layout: Layout) -> str | None:
+    """A uv that answers; a shim of a version manager may not."""
+    for candidate in (shutil.which("uv"), shutil.which(str(layout.tools / "bin/uv"))):
+        if candidate and subprocess.run([candidate, "--version"], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
 
 
 def uv_environment(layout: Layout) -> dict[str, str]:

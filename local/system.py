@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -11,14 +12,17 @@ from local import slurm_programs
 from local.layout import Layout
 from local.process import LocalError
 from local.progress import run_logged, step
+from local.python_environments import installed_uv
 
 _BROWSER = {"chromium": "chromium", "chromedriver": "chromium-driver"}
 _DATABASE_TOOLS = {"my_print_defaults": "mariadb-client-core"}  # mariadb-install-db calls it
 
 
-def missing_packages(browser: bool = False) -> list[str]:
+def missing_packages(layout: Layout, browser: bool = False) -> list[str]:
     """Debian packages of the programs that are not there."""
     missing = set(slurm_programs.missing().values())
+    if importlib.util.find_spec("ensurepip") is None and installed_uv(layout) is None:
+        missing.add("python3-venv")  # with it pip brings uv
     wanted = {**_DATABASE_TOOLS, **(_BROWSER if browser else {})}
     missing |= {package for program, package in wanted.items() if shutil.which(program, path=slurm_programs.SEARCH_PATH) is None}
     return sorted(missing)
@@ -26,7 +30,7 @@ def missing_packages(browser: bool = False) -> list[str]:
 
 def install_packages(layout: Layout, browser: bool = False) -> None:
     """Install what is missing. Raises LocalError with the exact command where this user may not."""
-    packages = missing_packages(browser)
+    packages = missing_packages(layout, browser)
     if not packages:
         return
     command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
@@ -44,7 +48,7 @@ def install_packages(layout: Layout, browser: bool = False) -> None:
     with step(f"installing Debian packages: {' '.join(packages)}"):
         for argv in ([*prefix, "apt-get", "update"], [*prefix, *command]):
             run_logged(argv, log=layout.install_log, env=env, cwd=Path("/"), advice=f"By hand: {by_hand}")
-    if left := missing_packages(browser):
+    if left := missing_packages(layout, browser):
         raise LocalError(f"apt-get went through, and yet there is no sign of: {' '.join(left)}. By hand: {by_hand}")
 
 

@@ -137,7 +137,7 @@ def test_a_file_with_another_hash_is_refused(tmp_path: Path) -> None:
 
 
 def test_missing_packages_name_the_command_where_apt_may_not(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "missing_packages", lambda browser=False: ["munge", "slurmd"])
+    monkeypatch.setattr(system, "missing_packages", lambda layout, browser=False: ["munge", "slurmd"])
     monkeypatch.setattr(system, "_privilege", lambda: None)
     with pytest.raises(LocalError, match="sudo apt-get update && sudo apt-get install -y --no-install-recommends munge slurmd"):
         system.install_packages(layout)

@@ -1,0 +1,143 @@
+"""The demonstration at its human steps, against an Airflow that plays a run."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from local import watch
+from local.demo import Wish
+from local.watch import Watch
+
+HITL = {
+    "task_instance": {"task_id": "release.approve", "map_index": 0},
+    "subject": "Release quickstart?",
+    "options": ["Approve", "Reject"],
+    "assigned_users": [{"id": "approver", "name": "approver"}, {"id": "demo-approver", "name": "demo-approver"}],
+    "created_at": "2026-03-01T12:00:00Z",
+}
+APPROVE = {"task_id": "release.approve", "map_index": 0, "try_number": 1, "start_date": "2026-03-01T12:00:00Z", "end_date": None}
+LABELS = {
+    "task_id": "preferences.wait_for_labels",
+    "map_index": -1,
+    "try_number": 1,
+    "start_date": "2026-03-01T11:00:00Z",
+    "end_date": None,
+}
+
+
+class Airflow:
+    """A run that asks for labels, then for an approval, and ends once that is given; `patience` looks later it fails."""
+
+    def __init__(self, people: list[str] | None = None, patience: int = 4) -> None:
+        self.answers: list[tuple[str, dict[str, Any]]] = []
+        self.people, self.patience, self.looks = people, patience, 0
+
+    def as_user(self, user: str) -> Api:
+        return Api(self, user)
+
+    @property
+    def state(self) -> str:
+        if any(body["chosen_options"] == ["Approve"] for _, body in self.answers):
+            return "success"
+        return "failed" if self.looks > self.patience else "running"
+
+    def instances(self) -> list[dict[str, Any]]:
+        labels = {**LABELS, "state": "deferred" if self.looks < 2 else "success"}
+        states = {"running": "awaiting_input", "success": "success", "failed": "failed"}
+        return [labels] if self.looks < 2 else [labels, {**APPROVE, "state": states[self.state], "end_date": "2026-03-01T12:01:00Z"}]
+
+    def detail(self) -> dict[str, Any]:
+        return HITL if self.people is None else {**HITL, "assigned_users": [{"id": p, "name": p} for p in self.people]}
+
+
+class Api:
+    def __init__(self, airflow: Airflow, user: str) -> None:
+        self.airflow, self.user = airflow, user
+
+    def get(self, path: str, **_: Any) -> Any:
+        if path.endswith("/taskInstances"):
+            return {"task_instances": self.airflow.instances()}
+        if path.endswith("/hitlDetails"):
+            return {"hitl_details": [] if self.airflow.answers else [self.airflow.detail()]}
+        self.airflow.looks += 1
+        return {"state": self.airflow.state}
+
+    def request(self, method: str, path: str, body: Any = None, accept: tuple[int, ...] = ()) -> Any:
+        if method == "PATCH":
+            assert path.endswith("/taskInstances/release.approve/0/hitlDetails")
+            self.airflow.answers.append((self.user, body))
+            return body
+        if "xcomEntries" in path:
+            return {"value": {"human": 8, "url": "http://127.0.0.1:7"}}
+        return {"content": [{"event": "the last word"}]}
+
+
+class Stack:
+    def __init__(self, airflow: Airflow) -> None:
+        self.airflow = airflow
+
+    def api(self, user: str) -> Api:
+        return self.airflow.as_user(user)
+
+    def description(self) -> dict[str, Any]:
+        return {"airflow": {"url": "http://127.0.0.1:1"}}
+
+    def down_services(self) -> list[str]:
+        return ["Airflow triggerer"] if self.airflow.looks == 1 else []
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "POLL_S", 0)
+
+
+def follow(airflow: Airflow, auto: bool) -> tuple[str, Watch]:
+    made = Watch(Stack(airflow), "alignment_refresh", "demo-1", auto)  # type: ignore[arg-type]
+    return made.follow(), made
+
+
+def test_unattended_the_demonstration_account_approves_and_says_what_it_is() -> None:
+    airflow = Airflow()
+    assert follow(airflow, auto=True)[0] == "success"
+    [(user, body)] = airflow.answers
+    assert user == "demo-approver"
+    assert re.search("demonstration account", body["params_input"]["comment"])
+
+
+def test_attended_nobody_answers_for_a_person_and_each_is_asked_once(capsys: pytest.CaptureFixture[str]) -> None:
+    airflow = Airflow()
+    assert follow(airflow, auto=False)[0] == "failed"
+    assert airflow.answers == []
+    said = capsys.readouterr().out
+    assert said.count("asked to compare 8 pairs of answers") == 1
+    assert "http://127.0.0.1:7/annotate" in said
+    assert said.count("approver or demo-approver is asked: Release quickstart? (Approve / Reject, with a comment)") == 1
+    assert "http://127.0.0.1:1/dags/alignment_refresh/runs/demo-1/tasks/release.approve/mapped/0/required_actions" in said
+
+
+def test_unattended_it_never_answers_what_it_was_not_asked() -> None:
+    airflow = Airflow(people=["approver"])
+    assert follow(airflow, auto=True)[0] == "failed"
+    assert airflow.answers == []
+
+
+def test_a_service_that_died_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    follow(Airflow(), auto=True)
+    assert capsys.readouterr().out.count("Airflow triggerer is down") == 1
+
+
+def test_a_failed_run_is_explained_with_its_last_words_and_a_link(capsys: pytest.CaptureFixture[str]) -> None:
+    _, made = follow(Airflow(), auto=False)
+    made.explain()
+    said = capsys.readouterr().out
+    assert "release.approve failed (try 1)" in said
+    assert "the last word" in said
+    assert "/tasks/release.approve/mapped/0" in said
+
+
+def test_the_wish_leaves_the_method_to_the_recipe_unless_given() -> None:
+    assert Wish("tiny", None, True).conf == {"recipe": "tiny", "auto": True}
+    assert Wish("tiny", "ppo", False).conf == {"recipe": "tiny", "auto": False, "method": "ppo"}
