@@ -9,9 +9,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
+from local import folders
 from local.layout import CLUSTER_LOCK, Layout
 from local.ports import write_atomically
 from local.process import LocalError
@@ -97,7 +97,8 @@ def make_cluster_environment(layout: Layout) -> None:
         uv, env = find_uv(layout), uv_environment(layout)
         with step(f"installing the programs of the cluster ({CLUSTER_LOCK}) into {_shown(layout, place)}"):
             place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _make_writable(place)
+            if place.exists():
+                folders.make_writable(place)
             _make_venv(layout, uv, env, place)
             _install_torch(layout, uv, env, place)
             _install(layout, uv, env, place, [layout.root / CLUSTER_LOCK])
@@ -113,29 +114,7 @@ def _finish(layout: Layout, place: Path) -> None:
     versions = json.loads(subprocess.run([place / "bin/python", "-c", ask], text=True, capture_output=True, check=True).stdout)
     facts = {"lock_sha256": layout.cluster_lock_hash, "machine": platform.machine(), "system": platform.system().lower(), **versions}
     write_atomically(place / "environment.json", json.dumps(facts, indent=1, sort_keys=True))
-    # Folders only: uv links files to its cache, and their mode is the cache's too.
-    for folder in sorted(_folders(place), reverse=True):
-        folder.chmod(0o555)
-
-
-def _make_writable(place: Path) -> None:
-    if place.exists():
-        place.chmod(0o755)
-        for folder in _folders(place):
-            folder.chmod(0o755)
-
-
-def _folders(place: Path) -> Iterable[Path]:
-    yield place
-    for parent, names, _ in os.walk(place):
-        yield from (path for name in names if not (path := Path(parent, name)).is_symlink())
-
-
-def remove_environment(place: Path) -> None:
-    """Remove a read-only environment."""
-    if place.exists():
-        _make_writable(place)
-        shutil.rmtree(place)
+    folders.make_read_only(place)
 
 
 def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from local import secret_files
+from local import folders, secret_files
 from local.environment import PORT_NAMES, USERS, environment, process_environment, url
 from local.http_client import AirflowApi
 from local.layout import Layout
@@ -236,12 +235,8 @@ class Stack:
         targets += [path for path in self.layout.store.glob("*") if path.name != "env"]
         if everything:
             targets = [self.layout.home]
-            make_writable_for_removal(self.layout.store)
         for target in targets:
-            if target.is_dir():
-                shutil.rmtree(target)
-            else:
-                target.unlink(missing_ok=True)
+            folders.remove(target)
 
     @contextmanager
     def _only_one(self) -> Iterator[None]:
@@ -254,11 +249,3 @@ class Stack:
                 say("another `python -m local` is starting or stopping this stack: waiting for it")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
-
-
-def make_writable_for_removal(folder: Path) -> None:
-    """Environments and datasets are read-only folders; whoever removes them has to open them first."""
-    for path in [folder, *folder.rglob("*")]:
-        if path.is_dir() and not path.is_symlink():
-            with suppress(OSError):
-                path.chmod(0o700)

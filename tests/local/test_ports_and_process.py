@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from local import folders
 from local.ports import FIRST_PORT, LAST_PORT, Ports, free_port, is_free, write_atomically
 from local.process import Daemons, LocalError, ProcessStat, wait_until
 
@@ -115,3 +116,17 @@ def test_waiting_ends_with_what_to_do() -> None:
 def test_what_was_remembered_is_plain_json(tmp_path: Path) -> None:
     port = Ports(tmp_path / "ports.json").pick("x")
     assert json.loads((tmp_path / "ports.json").read_text()) == {"x": port}
+
+
+def test_a_folder_is_closed_against_change_and_still_removed(tmp_path: Path) -> None:
+    top = tmp_path / "env"
+    (top / "lib/deep").mkdir(parents=True)
+    (top / "lib/deep/a.py").write_text("x")
+    (top / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").mkdir()
+    folders.make_read_only(top)
+    assert [stat.S_IMODE(p.stat().st_mode) for p in (top, top / "lib/deep", tmp_path / "elsewhere")] == [0o555, 0o555, 0o755]
+    folders.remove(top)
+    folders.remove(top)
+    assert not top.exists()
+    assert (tmp_path / "elsewhere").exists()
