@@ -51,14 +51,14 @@ def postgres_server() -> Iterator[sa.URL]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def catalog_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+    """An empty database of each kind; on PostgreSQL a schema of its own, which is made in no time."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/catalog.db"
     server: sa.URL = request.getfixturevalue("postgres_server")
     name = f"catalog_{uuid.uuid4().hex[:12]}"
     with sa.create_engine(server, isolation_level="AUTOCOMMIT").connect() as connection:
-        connection.execute(sa.text(f"CREATE DATABASE {name}"))
-    return server.set(database=name).render_as_string(hide_password=False)
+        connection.execute(sa.schema.CreateSchema(name))
+    return server.update_query_dict({"options": f"-csearch_path={name}"}).render_as_string(hide_password=False)
 
 
 @pytest.fixture

@@ -140,7 +140,9 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 def insert_new(connection: sa.Connection, table: sa.Table, row: Mapping[str, Any]) -> bool:
     """Inserts the row unless one with the same unique key is there; whether it was new."""
-    return connection.execute(_insert(connection, table).on_conflict_do_nothing(), dict(row)).rowcount == 1
+    statement = _insert(connection, table).on_conflict_do_nothing()
+    # SQLAlchemy 2.1 keeps an INSERT's row count only when asked (without it psycopg's is -1 by the time one looks).
+    return connection.execute(statement, dict(row), execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
 def insert_once(connection: sa.Connection, table: sa.Table, rows: Sequence[Mapping[str, Any]]) -> None:

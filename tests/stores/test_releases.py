@@ -1,0 +1,396 @@
+"""Approval, canary, release, rollback, taint: nothing moves a champion but what the ledger allows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from include.domain.errors import RecordError
+from include.stores.catalog import Catalog
+from include.stores.catalog.releases import Dossier, deployment_digest
+from include.stores.catalog.tables_evidence import decisions
+from include.stores.errors import (
+    ApproverRefused,
+    CanaryMissing,
+    ChampionMoved,
+    EvidenceChanged,
+    LedgerBroken,
+    NoRollbackTarget,
+    NotApproved,
+    NotFound,
+    ReleaseRefused,
+    Tainted,
+)
+from tests.stores.test_ledger import tamper
+from tests.stores.things import commit, deploy, deployment_body, dossier, manifest, release, some_digest, spec
+
+SHADOW = {"gates": some_digest("gates"), "canary": {"kind": "shadow", "requests": 100}}
+
+
+@pytest.fixture
+def deployment(catalog: Catalog) -> str:
+    return deploy(catalog, "helper", some_digest("weights"))
+
+
+@pytest.fixture
+def asked(catalog: Catalog, deployment: str) -> Dossier:
+    """A dossier that olga asked about."""
+    made = dossier(catalog, deployment)
+    catalog.releases.ask(made.digest, "run-1", "olga")
+    return made
+
+
+def test_a_deployment_is_more_than_its_weights() -> None:
+    body = deployment_body(some_digest("w"))
+    other = {**body, "system_prompt": "Be brief."}
+    assert deployment_digest(body) != deployment_digest(other)
+    with pytest.raises(RecordError, match="system_prompt missing"):
+        deployment_digest({k: v for k, v in body.items() if k != "system_prompt"})
+
+
+def test_a_dossier_keeps_its_digest(catalog: Catalog, asked: Dossier) -> None:
+    assert catalog.releases.dossier(asked.digest) == asked
+    assert catalog.releases.file_dossier(asked) == asked.digest
+
+
+def test_a_dossier_without_a_canary_plan_or_an_approver_is_refused(catalog: Catalog, deployment: str) -> None:
+    with pytest.raises(RecordError, match="canary"):
+        dossier(catalog, deployment, body={})
+    with pytest.raises(RecordError, match="nothing is released unasked"):
+        dossier(catalog, deployment, approvals_needed=0)
+
+
+def test_an_approval_opens_the_way(catalog: Catalog, asked: Dossier, deployment: str) -> None:
+    decision = catalog.releases.approve(asked.digest, "anna", "looks right")
+    assert (decision.state, decision.decided_by, decision.approved_by) == ("approved", "anna", ("anna",))
+    entry = catalog.releases.release(asked.digest, asked.body, "task")
+    assert entry.payload["approved_by"] == ["anna"]
+    assert catalog.ledger.champion("helper") == deployment
+    assert [e.kind for e in catalog.ledger.history("helper")] == ["approved", "released"]
+
+
+def test_without_an_approval_nothing_is_released(catalog: Catalog, asked: Dossier) -> None:
+    with pytest.raises(NotApproved, match="0 of 1 approvals"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+    assert catalog.ledger.champion("helper") is None
+
+
+def test_an_approval_that_only_the_decisions_table_says_does_not_count(catalog: Catalog, asked: Dossier) -> None:
+    with catalog.database.write("ledger") as connection:
+        connection.execute(sa.update(decisions).values(state="approved", decided_by="eve"))
+    with pytest.raises(NotApproved, match="0 of 1 approvals in the ledger"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_nobody_was_asked(catalog: Catalog, deployment: str) -> None:
+    made = dossier(catalog, deployment)
+    with pytest.raises(NotFound, match="ask first"):
+        catalog.releases.approve(made.digest, "anna", "fine")
+    with pytest.raises(NotApproved, match="nobody was asked"):
+        catalog.releases.release(made.digest, made.body, "task")
+
+
+@pytest.mark.parametrize("person", ["olga", "Olga", " OLGA "])
+def test_who_asked_cannot_approve(catalog: Catalog, asked: Dossier, person: str) -> None:
+    with pytest.raises(ApproverRefused, match="asked for this release"):
+        catalog.releases.approve(asked.digest, person, "fine by me")
+    assert catalog.ledger.entries(kind="approved") == []
+
+
+def test_a_comment_is_required(catalog: Catalog, asked: Dossier) -> None:
+    for answer in (catalog.releases.approve, catalog.releases.reject):
+        with pytest.raises(ApproverRefused, match="comment is required"):
+            answer(asked.digest, "anna", "  ")
+
+
+def test_the_same_answer_twice_is_one_row(catalog: Catalog, asked: Dossier) -> None:
+    first = catalog.releases.approve(asked.digest, "anna", "fine")
+    assert catalog.releases.approve(asked.digest, "Anna", "fine again") == first
+    assert len(catalog.ledger.entries(kind="approved")) == 1
+
+
+def test_two_distinct_persons_where_two_are_asked_for(catalog: Catalog, deployment: str) -> None:
+    made = dossier(catalog, deployment, approvals_needed=2)
+    catalog.releases.ask(made.digest, "run-1", "olga")
+    assert catalog.releases.approve(made.digest, "anna", "fine").state == "open"
+    assert catalog.releases.approve(made.digest, "ANNA", "fine").state == "open"
+    with pytest.raises(NotApproved, match="1 of 2"):
+        catalog.releases.release(made.digest, made.body, "task")
+    assert catalog.releases.approve(made.digest, "bert", "fine").state == "approved"
+    catalog.releases.release(made.digest, made.body, "task")
+
+
+def test_a_no_ends_the_round_and_is_on_record(catalog: Catalog, asked: Dossier) -> None:
+    decision = catalog.releases.reject(asked.digest, "anna", "too short")
+    assert (decision.state, decision.decided_by, decision.why) == ("rejected", "anna", "too short")
+    (entry,) = catalog.ledger.entries(kind="rejected")
+    assert (entry.actor, entry.payload["comment"], entry.subject) == ("anna", "too short", asked.digest)
+    with pytest.raises(ApproverRefused, match="rejected; a run has to ask anew"):
+        catalog.releases.approve(asked.digest, "bert", "but I like it")
+    with pytest.raises(NotApproved, match="rejected"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_a_no_after_a_yes_still_stops_it(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    catalog.releases.reject(asked.digest, "bert", "no")
+    with pytest.raises(NotApproved, match="rejected"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_a_no_stands_for_later_runs_until_one_asks_anew(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.reject(asked.digest, "anna", "no")
+    assert catalog.releases.ask(asked.digest, "run-2", "olga").state == "rejected"
+    again = catalog.releases.ask(asked.digest, "run-3", "olga", anew=True)
+    assert (again.state, again.round) == ("open", 2)
+    assert catalog.releases.ask(asked.digest, "run-3", "olga", anew=True) == again
+
+
+def test_an_approval_of_an_earlier_round_does_not_count(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    catalog.releases.reject(asked.digest, "bert", "no")
+    catalog.releases.ask(asked.digest, "run-2", "olga", anew=True)
+    with pytest.raises(NotApproved, match="0 of 1 approvals in the ledger, round 2"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_silence_is_an_outcome_and_another_run_asks_again(catalog: Catalog, asked: Dossier) -> None:
+    assert catalog.releases.no_answer(asked.digest, "airflow").state == "no_answer"
+    assert catalog.releases.ask(asked.digest, "run-1", "olga").state == "no_answer"
+    assert catalog.releases.ask(asked.digest, "run-2", "olga").state == "open"
+
+
+def test_an_answer_that_came_before_the_deadline_stands(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    assert catalog.releases.no_answer(asked.digest, "airflow").state == "approved"
+    assert catalog.ledger.entries(kind="no_answer") == []
+
+
+def test_two_runs_share_an_open_round(catalog: Catalog, asked: Dossier) -> None:
+    second = catalog.releases.ask(asked.digest, "run-2", "otto")
+    assert (second.round, second.asked_by) == (1, ("olga", "otto"))
+    assert [d.dossier for d in catalog.releases.waiting()] == [asked.digest]
+    with pytest.raises(ApproverRefused):
+        catalog.releases.approve(asked.digest, "otto", "fine")
+
+
+def test_an_approver_who_asks_later_opens_a_new_round(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    again = catalog.releases.ask(asked.digest, "run-2", "anna")
+    assert (again.round, again.state, again.approved_by) == (2, "open", ())
+    with pytest.raises(NotApproved):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_a_demonstration_account_counts_for_demonstrations_only(catalog: Catalog, asked: Dossier, deployment: str) -> None:
+    with pytest.raises(ApproverRefused, match="demonstration account"):
+        catalog.releases.approve(asked.digest, "demo-approver", "auto", account="demonstration")
+    made = dossier(catalog, deployment, "demo-helper", demonstration=True)
+    catalog.releases.ask(made.digest, "run-1", "demo-owner")
+    catalog.releases.approve(made.digest, "demo-approver", "auto", account="demonstration")
+    catalog.releases.release(made.digest, made.body, "task")
+    assert catalog.ledger.entries(name="demo-helper", kind="approved")[0].payload["account"] == "demonstration"
+    assert catalog.ledger.entries(name="demo-helper", kind="released")[0].payload["demonstration"] is True
+
+
+def test_demonstrations_keep_names_of_their_own(catalog: Catalog, deployment: str) -> None:
+    release(catalog, deployment, "demo-helper", demonstration=True)
+    made = dossier(catalog, deploy(catalog, "demo-helper", some_digest("2")), "demo-helper")
+    catalog.releases.ask(made.digest, "run-2", "olga")
+    catalog.releases.approve(made.digest, "anna", "fine")
+    with pytest.raises(ReleaseRefused, match="names of their own"):
+        catalog.releases.release(made.digest, made.body, "task")
+
+
+def test_evidence_that_changed_after_the_approval_voids_it(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    with pytest.raises(EvidenceChanged, match="changed since then: gates"):
+        catalog.releases.release(asked.digest, {**asked.body, "gates": some_digest("other gates")}, "task")
+    assert catalog.ledger.champion("helper") is None
+
+
+def test_a_champion_that_moved_voids_the_approval(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    release(catalog, deploy(catalog, "helper", some_digest("faster")), run_id="other")
+    with pytest.raises(ChampionMoved, match="the approval is void"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_a_broken_ledger_releases_nothing(catalog: Catalog, asked: Dossier) -> None:
+    catalog.ledger.append("note", {}, "olga")
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    tamper(catalog, "UPDATE ledger SET actor = 'eve' WHERE seq = 1")
+    with pytest.raises(LedgerBroken, match="ledger row 1"):
+        catalog.releases.release(asked.digest, asked.body, "task")
+
+
+def test_releasing_twice_is_one_row(catalog: Catalog, asked: Dossier) -> None:
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    first = catalog.releases.release(asked.digest, asked.body, "task")
+    assert catalog.releases.release(asked.digest, asked.body, "task") == first
+    assert catalog.releases.already_released("helper", asked.deployment) == first
+    assert len(catalog.ledger.entries(kind="released")) == 1
+
+
+def test_proposing_twice_is_one_row(catalog: Catalog, asked: Dossier) -> None:
+    assert catalog.releases.propose(asked.digest, "task") == catalog.releases.propose(asked.digest, "task")
+    assert catalog.ledger.aliases("helper") == {"candidate": asked.deployment, "canary": None, "champion": None}
+
+
+def with_shadow(catalog: Catalog, deployment: str) -> Dossier:
+    made = dossier(catalog, deployment, body=SHADOW)
+    catalog.releases.ask(made.digest, "run-1", "olga")
+    return made
+
+
+def test_a_canary_needs_the_approval(catalog: Catalog, deployment: str) -> None:
+    made = with_shadow(catalog, deployment)
+    with pytest.raises(NotApproved):
+        catalog.releases.canary_started(made.digest, "task")
+    assert catalog.ledger.canary("helper") is None
+
+
+def test_a_planned_canary_has_to_pass_first(catalog: Catalog, deployment: str) -> None:
+    made = with_shadow(catalog, deployment)
+    catalog.releases.approve(made.digest, "anna", "fine")
+    with pytest.raises(CanaryMissing, match="none was started"):
+        catalog.releases.release(made.digest, made.body, "task")
+    catalog.releases.canary_started(made.digest, "task")
+    assert catalog.ledger.canary("helper") == deployment
+    with pytest.raises(CanaryMissing, match="canary_started"):
+        catalog.releases.release(made.digest, made.body, "task")
+    passed = catalog.releases.canary_passed(made.digest, "task", {"requests": 100})
+    assert catalog.releases.canary_passed(made.digest, "task", {"requests": 100}) == passed
+    catalog.releases.release(made.digest, made.body, "task")
+    assert catalog.ledger.aliases("helper") == {"candidate": None, "canary": None, "champion": deployment}
+
+
+def test_an_aborted_canary_releases_nothing_and_may_begin_again(catalog: Catalog, deployment: str) -> None:
+    made = with_shadow(catalog, deployment)
+    catalog.releases.approve(made.digest, "anna", "fine")
+    first = catalog.releases.canary_started(made.digest, "task")
+    assert catalog.releases.canary_started(made.digest, "task") == first
+    catalog.releases.canary_aborted(made.digest, "task", {"errors": 0.5})
+    assert catalog.ledger.canary("helper") is None
+    with pytest.raises(ReleaseRefused, match="already ended as canary_aborted"):
+        catalog.releases.canary_passed(made.digest, "task", {})
+    with pytest.raises(CanaryMissing):
+        catalog.releases.release(made.digest, made.body, "task")
+    assert catalog.releases.canary_started(made.digest, "task").seq > first.seq
+
+
+def test_a_canary_that_was_never_started_does_not_pass(catalog: Catalog, deployment: str) -> None:
+    made = with_shadow(catalog, deployment)
+    with pytest.raises(CanaryMissing, match="no canary was started"):
+        catalog.releases.canary_passed(made.digest, "task", {})
+
+
+def three_champions(catalog: Catalog) -> list[str]:
+    deployments = [deploy(catalog, "helper", some_digest(f"weights {i}")) for i in range(3)]
+    for index, deployment in enumerate(deployments):
+        release(catalog, deployment, run_id=f"run-{index}")
+    return deployments
+
+
+def test_rollback_goes_to_the_one_before_and_then_further_back(catalog: Catalog) -> None:
+    first, second, third = three_champions(catalog)
+    assert catalog.ledger.champion("helper") == third
+    catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True)
+    assert catalog.ledger.champion("helper") == second
+    catalog.releases.rollback("helper", "request-2", "olga", "still worse", verify=lambda _: True)
+    assert catalog.ledger.champion("helper") == first
+    with pytest.raises(NoRollbackTarget, match="there is no earlier one"):
+        catalog.releases.rollback("helper", "request-3", "olga", "even worse", verify=lambda _: True)
+
+
+def test_the_same_rollback_twice_goes_back_once(catalog: Catalog) -> None:
+    _, second, _ = three_champions(catalog)
+    one = catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True)
+    assert catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True) == one
+    assert catalog.ledger.champion("helper") == second
+
+
+def test_rollback_passes_over_what_is_tainted_or_does_not_verify(catalog: Catalog) -> None:
+    first, second, third = three_champions(catalog)
+    catalog.releases.taint(second, "learned from withdrawn labels", "olga")
+    with pytest.raises(NoRollbackTarget, match=rf"{second} is tainted.*{first}: its bytes do not verify"):
+        catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda d: d != first)
+    assert catalog.ledger.champion("helper") == third
+    catalog.releases.rollback("helper", "request-2", "olga", "worse", verify=lambda _: True)
+    assert catalog.ledger.champion("helper") == first
+
+
+def test_rollback_needs_a_reason_and_a_champion(catalog: Catalog) -> None:
+    with pytest.raises(ReleaseRefused, match="say why"):
+        catalog.releases.rollback("helper", "r", "olga", " ", verify=lambda _: True)
+    with pytest.raises(NotFound, match="no champion"):
+        catalog.releases.rollback("helper", "r", "olga", "worse", verify=lambda _: True)
+
+
+def test_a_taint_reaches_all_that_came_from_it(catalog: Catalog) -> None:
+    sft = commit(catalog, spec("sft"), {"policy": manifest("sft")}).outputs["policy"].digest
+    asked = spec("dpo", inputs={"policy": sft, "preferences": some_digest("pairs")})
+    policy = commit(catalog, asked, {"policy": manifest("dpo")}).outputs["policy"].digest
+    deployment = deploy(catalog, "helper", policy)
+    catalog.releases.taint(some_digest("pairs"), "labels withdrawn", "olga")
+    assert catalog.releases.tainted(deployment) == f"{some_digest('pairs')}: labels withdrawn"
+    assert catalog.releases.tainted(sft) is None
+    with pytest.raises(Tainted, match="labels withdrawn"):
+        release(catalog, deployment)
+
+
+def test_tainting_twice_is_one_row(catalog: Catalog) -> None:
+    for _ in range(2):
+        catalog.releases.taint("label:7", "wrong", "olga")
+    assert len(catalog.ledger.entries(kind="tainted")) == 1
+
+
+def test_a_process_killed_between_ledger_and_alias_is_mended_by_the_next_call(catalog: Catalog, catalog_url: str, asked: Dossier) -> None:
+    """The aliases are a view: whoever comes next sets them from the row that is there."""
+    code = """
+import json, os, signal, sys
+from include.stores.catalog import Catalog
+catalog = Catalog.open(sys.argv[1])
+catalog.releases.release(sys.argv[2], json.loads(sys.argv[3]), "task")
+os.kill(os.getpid(), signal.SIGKILL)  # the alias is never set
+"""
+    import json
+
+    catalog.releases.approve(asked.digest, "anna", "fine")
+    argv = [sys.executable, "-c", code, catalog_url, asked.digest, json.dumps(dict(asked.body))]
+    assert subprocess.run(argv, timeout=60, check=False).returncode == -9
+    again = catalog.releases.release(asked.digest, asked.body, "task")
+    assert len(catalog.ledger.entries(kind="released")) == 1
+    assert catalog.ledger.aliases("helper")["champion"] == again.payload["deployment"] == asked.deployment
+
+
+def test_a_process_killed_inside_an_approval_leaves_neither_half(catalog: Catalog, catalog_url: str, asked: Dossier) -> None:
+    code = """
+import os, signal, sys
+from include.stores.catalog import Catalog, dossiers
+dossiers._decide = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+Catalog.open(sys.argv[1]).releases.approve(sys.argv[2], "anna", "fine")
+"""
+    assert subprocess.run([sys.executable, "-c", code, catalog_url, asked.digest], timeout=60, check=False).returncode == -9
+    assert catalog.ledger.entries(kind="approved") == []
+    decision = catalog.releases.decision(asked.digest)
+    assert decision is not None
+    assert (decision.state, decision.approved_by) == ("open", ())
+
+
+def test_two_processes_releasing_at_once_write_one_row(catalog: Catalog, catalog_url: str) -> None:
+    import json
+
+    code = "import json, sys\nfrom include.stores.catalog import Catalog\n"
+    code += "Catalog.open(sys.argv[1]).releases.release(sys.argv[2], json.loads(sys.argv[3]), 'task')"
+    made = dossier(catalog, deploy(catalog, "helper", some_digest("w")))
+    catalog.releases.ask(made.digest, "run", "olga")
+    catalog.releases.approve(made.digest, "anna", "fine")
+    argv = [sys.executable, "-c", code, catalog_url, made.digest, json.dumps(dict(made.body))]
+    running = [subprocess.Popen(argv) for _ in range(2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    assert len(catalog.ledger.entries(kind="released")) == 1
+    assert catalog.ledger.verify() == 2
