@@ -1,8 +1,11 @@
-"""One tiny base, with data, made once for all tests of the programs."""
+"""One tiny base, with data, made once for all tests of the programs. Small tensors: one thread is the fastest."""
 
 import pytest
+import torch
 
 from tests.training.harness import Store, demonstrations, prompts, tiny_base
+
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

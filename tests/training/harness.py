@@ -86,6 +86,7 @@ class Store:
 
     root: Path
     threads: int = 1
+    timeout_s: float = 110
     places: dict[str, InputPlace] = field(default_factory=dict)
 
     def raw(self, name: str, file: str, data: bytes) -> InputPlace:
@@ -146,7 +147,10 @@ class Store:
     def run(self, spec: RunSpec, n: int = 1, wrapper: list[str] | None = None, **settings: Any) -> Started:
         arguments = self.prepare(spec, n, 100 + n, **settings)
         process = self.start(spec, arguments, wrapper)
-        _, stderr = process.communicate(timeout=100)
+        try:
+            _, stderr = process.communicate(timeout=self.timeout_s)
+        finally:
+            process.kill()
         return Started(Path(arguments[-1]), process.returncode, stderr)
 
 

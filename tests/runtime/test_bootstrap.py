@@ -1,0 +1,221 @@
+"""The bootstrap: makes the attempt, verifies environment and code, and becomes the program."""
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.domain.canonical import sha256_file
+from include.domain.environment import this_environment
+from include.domain.spec import Report
+from include.runtime import bootstrap
+
+BOOTSTRAP = Path(bootstrap.__file__)
+PROGRAM = """
+import json, os, signal, sys
+from hello import WORD
+print("out", WORD)
+print("err", WORD, file=sys.stderr)
+with open(sys.argv[6] + "/seen.json", "w") as stream:
+    json.dump({"argv": sys.argv[1:], "path": os.environ["PYTHONPATH"], "pid": os.getpid(), "blocked": sorted(signal.pthread_sigmask(0, []))}, stream)
+"""
+
+
+@dataclass
+class Site:
+    """A store with one run, its code and its environment."""
+
+    root: Path
+    code: Path
+    lock: Path
+
+    def command(self, n: int = 1, **changes: str) -> list[str]:
+        options = {
+            "root": str(self.root),
+            "run": "runs/abc",
+            "n": str(n),
+            "program": "program",
+            "code": self.code.relative_to(self.root).as_posix(),
+            "code-sha256": sha256_file(self.code),
+            "environment": this_environment(sha256_file(self.lock)).digest,
+            "lock-file": str(self.lock),
+            **changes,
+        }
+        return [sys.executable, str(BOOTSTRAP), *(part for name, value in options.items() for part in (f"--{name}", value))]
+
+    def run(self, job_id: int = 7, restart: str | None = None, n: int = 1, **changes: str) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
+        environment["SLURM_JOB_ID"] = str(job_id)
+        if restart is not None:
+            environment["SLURM_RESTART_COUNT"] = restart
+        return subprocess.run(self.command(n, **changes), env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+    def attempt(self, name: str) -> Path:
+        return self.root / "runs" / "abc" / "attempts" / name
+
+    def report(self, name: str) -> Report:
+        return Report.from_json(json.loads((self.attempt(name) / "report.json").read_text()))
+
+
+def _tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    root = tmp_path / "store"
+    for n in (1, 2):
+        (root / "runs" / "abc" / "submissions" / str(n)).mkdir(parents=True)
+        (root / "runs" / "abc" / "submissions" / str(n) / "placement.json").write_text(json.dumps({"n": n}))
+    (root / "runs" / "abc" / "spec.json").write_text(json.dumps({"key": "sha256:" + "0" * 64}))
+    (root / "code").mkdir()
+    _tar(root / "code" / "x.tar", {"program.py": PROGRAM.encode(), "hello.py": b"WORD = 'world'\n"})
+    (root / "lock.txt").write_text("torch==2.13.0\n")
+    return Site(root, root / "code" / "x.tar", root / "lock.txt")
+
+
+def _seen(site: Site, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((site.attempt(name) / "seen.json").read_text())
+    return found
+
+
+def test_it_becomes_the_program_with_the_contracts_arguments_and_the_unpacked_code(site: Site) -> None:
+    done = site.run()
+    assert done.returncode == 0, done.stderr
+    attempt = site.attempt("1-7.0")
+    run = site.root / "runs" / "abc"
+    expected = ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
+    assert _seen(site, "1-7.0")["argv"] == expected
+    assert _seen(site, "1-7.0")["path"] == str(attempt / "code")
+    assert (attempt / "stdout").read_text() == "out world\n"
+    assert (attempt / "stderr").read_text() == "err world\n"
+    assert json.loads((attempt / "placement.json").read_text()) == {"n": 1}
+    assert str(attempt) in done.stdout
+
+
+def test_the_attempt_is_named_by_submission_job_and_restart(site: Site) -> None:
+    assert site.run(job_id=12, restart="3", n=2).returncode == 0
+    assert _seen(site, "2-12.3")["argv"][-1].endswith("attempts/2-12.3")
+
+
+def test_it_keeps_its_process_so_that_signals_reach_the_program(site: Site) -> None:
+    process = subprocess.Popen(
+        site.command(), env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": ""}, stdout=subprocess.DEVNULL
+    )
+    assert process.wait(60) == 0
+    assert _seen(site, "1-7.0")["pid"] == process.pid
+
+
+def test_a_signal_before_the_program_listens_waits_and_does_not_kill(site: Site) -> None:
+    assert site.run().returncode == 0
+    assert _seen(site, "1-7.0")["blocked"] == sorted([signal.SIGUSR1, signal.SIGTERM])
+
+
+def test_a_waiting_signal_comes_through_when_the_handlers_are_installed(tmp_path: Path) -> None:
+    program = (
+        "import os, signal\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "from include.runtime.signals import StopFlag\n"
+        "flag = StopFlag()\nprint(bool(flag))\nflag.install()\nprint(flag.received)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\nprint(flag.received)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(BOOTSTRAP.parents[2])}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.split() == ["False", "SIGUSR1", "SIGUSR1"], done.stderr
+
+
+def test_environment_digest_is_the_same_as_the_control_planes(site: Site) -> None:
+    lock = sha256_file(site.lock)
+    digest, parts = bootstrap.environment_digest(lock)
+    assert digest == this_environment(lock).digest
+    assert set(parts) == {"lock", "system", "machine", "python"}
+
+
+def test_another_environment_is_refused_with_a_report_that_names_both(site: Site) -> None:
+    site.lock.write_text("torch==2.12.0\n")
+    other = this_environment("sha256:" + "1" * 64).digest
+    done = site.run(environment=other)
+    assert done.returncode == 78
+    report = site.report("1-7.0")
+    assert (report.outcome, report.last_step) == ("failed", 0)
+    assert report.message.startswith("other environment: ")
+    assert other in report.message
+    assert not (site.attempt("1-7.0") / "seen.json").exists()
+    recorded = json.loads((site.attempt("1-7.0") / "environment.json").read_text())
+    assert recorded["digest"] in report.message
+
+
+def test_a_lock_file_that_is_not_there_is_another_environment(site: Site) -> None:
+    assert site.run(**{"lock-file": str(site.root / "none")}).returncode == 0 + 78
+
+
+def test_code_with_one_wrong_byte_is_refused_by_name(site: Site) -> None:
+    wanted = sha256_file(site.code)
+    data = bytearray(site.code.read_bytes())
+    data[600] ^= 1
+    site.code.write_bytes(bytes(data))
+    assert site.run(**{"code-sha256": wanted}).returncode == 78
+    assert "x.tar: its bytes give " + hashlib.sha256(bytes(data)).hexdigest() in site.report("1-7.0").message
+
+
+@pytest.mark.parametrize("name", ["../outside.py", "/tmp/outside.py"])
+def test_code_that_would_unpack_outside_is_refused(site: Site, name: str) -> None:
+    _tar(site.code, {name: b"x = 1\n"})
+    assert site.run().returncode == 78
+    assert "not a plain file below its root" in site.report("1-7.0").message
+
+
+def test_a_link_in_the_code_is_refused(site: Site) -> None:
+    with tarfile.open(site.code, "w") as tar:
+        link = tarfile.TarInfo("program.py")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    assert site.run().returncode == 78
+
+
+def test_a_newer_attempt_stops_it_before_it_makes_a_folder(site: Site) -> None:
+    site.attempt("2-5.0").mkdir(parents=True)
+    done = site.run(n=1)
+    assert done.returncode == 76
+    assert "2-5.0 is newer than 1-7.0" in done.stderr
+    assert not site.attempt("1-7.0").exists()
+
+
+def test_the_same_submission_under_another_job_is_not_newer(site: Site) -> None:
+    site.attempt("1-9.4").mkdir(parents=True)
+    assert site.run(n=1).returncode == 0
+
+
+def test_a_folder_that_is_there_already_is_never_shared(site: Site) -> None:
+    assert site.run().returncode == 0
+    (site.attempt("1-7.0") / "seen.json").unlink()
+    assert site.run().returncode == 73
+    assert not (site.attempt("1-7.0") / "seen.json").exists()
+
+
+def test_it_imports_the_standard_library_alone() -> None:
+    code = f"import sys, runpy; sys.argv = ['x', '--help']; sys.path.insert(0, '')\ntry:\n runpy.run_path({str(BOOTSTRAP)!r}, run_name='__main__')\nexcept SystemExit: pass\n"
+    code += "print([m for m in sys.modules if m.split('.')[0] in ('include', 'torch', 'numpy', 'rfc8785')])"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_it_is_quick(site: Site) -> None:
+    started = time.monotonic()
+    site.run(program="hello")
+    assert time.monotonic() - started < 10
