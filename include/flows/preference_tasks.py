@@ -77,6 +77,11 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     ]
     if not tasks:
         raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
+    if len(tasks) < wanted.min_labels:
+        raise FlowError(
+            f"{len(tasks)} comparisons can be made of {len(by_prompt)} prompts (the others have equal answers), annotation.min_labels asks for "
+            f"{wanted.min_labels}: raise generate.prompt_limit, or lower it"
+        )
     people = 0 if run["auto"] and wanted.verifier else min(wanted.human_tasks, len(tasks)) if wanted.verifier else len(tasks)
     body = {
         "candidates": generated["outputs"]["candidates"]["digest"],

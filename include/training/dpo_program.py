@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from include.domain.errors import SpecError
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
@@ -26,7 +27,7 @@ from include.training.token_pairs import PairsError, TokenPair, encoder, pairs_o
 
 CONFIG_KEYS = (
     *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),
-    *("eval_pairs", "eval_rows", "eval_max_new_tokens"),
+    *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop"),
     *ENGINE_KEYS,
 )
 OWN_SHARE_WARNING = 0.5
@@ -134,6 +135,8 @@ class DpoTrainer:
 def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     """Policy, reference and preferences in; policy out."""
     job.config.only(*CONFIG_KEYS)
+    if job.config.flag("allow_early_stop", False):
+        raise SpecError("config.allow_early_stop: DPO runs to its last step; a run that stops before it is not complete")
     tokenizer = load_tokenizer(job.input("policy"))
     encode = encoder(tokenizer)
     read = {side: pairs_of(job, side, encode) for side in SIDES}

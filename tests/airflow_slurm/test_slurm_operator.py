@@ -222,6 +222,29 @@ def test_without_a_controller_the_task_waits_and_uses_up_no_retry(slurm: Private
     assert task.resume(caught.value, task.wait(caught.value))["state"] == "COMPLETED"
 
 
+def test_a_full_queue_is_waited_for_without_a_retry_and_then_submitted_once(
+    slurm: PrivateSlurm, operator: Any, jobs_named: JobsNamed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "bin"
+    full.mkdir()
+    said = "sbatch: error: QOSMaxSubmitJobPerUserLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+    first = f"[ $(wc -l < \"$0.calls\") -gt 1 ] || {{ printf '{said}\\n' >&2; exit 1; }}"
+    (full / "sbatch").write_text(f'#!/bin/sh\necho x >> "$0.calls"\n{first}\nPATH="${{PATH#*:}}" exec sbatch "$@"\n')
+    (full / "sbatch").chmod(0o755)
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, slurm_bin=str(full)))
+    task = Task(operator({"command": ["true"]}))
+    later = task.execute()
+    assert isinstance(later.trigger, SubmitLaterTrigger)
+    assert later.kwargs["progress"]["nothing_sent"] is True
+    began = time.monotonic()
+    with pytest.raises(TaskDeferred) as caught:
+        task.resume(later, {"status": "now"})
+    assert time.monotonic() - began < 20  # one look by name, not half a minute of them
+    state = caught.value.kwargs["request_state"]
+    assert state["n"] == 1
+    assert [job for job, _ in jobs_named(state["job_name"])] == [state["job_id"]]
+
+
 class Interrupted(SlurmJobOperator):
     """Submits until its program has had three attempts, as one that saves and ends with 75 asks for."""
 

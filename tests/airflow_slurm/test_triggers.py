@@ -13,6 +13,7 @@ import pytest
 
 from airflow_slurm import triggers
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.parse import queue_rows
 from airflow_slurm.poller import Snapshot, Watched, hub_of, pause_s
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.reconcile import NO_ACCOUNTING
@@ -65,6 +66,16 @@ async def test_a_job_is_watched_while_its_trigger_runs_and_no_longer(wait: Wait)
 
 def test_a_snapshot_says_nothing_about_a_job_that_was_not_asked_for() -> None:
     assert Snapshot(1.0, frozenset({"1"}), queue={}).of(Watched("2", "x", 0.0)) is None
+
+
+def test_a_row_of_another_name_is_not_about_this_job() -> None:
+    row = queue_rows("7|7|RUNNING|0|0|1|1|1|1|n1|None|newer-job\n")[0]
+    snapshot = Snapshot(1.0, frozenset({"7"}), queue={"7": row})
+    mine, other = snapshot.of(Watched("7", "newer-job", 0.0)), snapshot.of(Watched("7", "older-job", 0.0))
+    assert mine is not None
+    assert mine.queue == row
+    assert other is not None
+    assert other.queue is None
 
 
 @pytest.mark.parametrize(

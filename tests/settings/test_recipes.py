@@ -65,7 +65,7 @@ def data(**changed: object) -> dict[str, object]:
 def test_an_unknown_key_names_its_neighbours() -> None:
     value = data()
     value["sft"] = {**value["sft"], "learning_rat": 1}  # type: ignore[dict-item]
-    with pytest.raises(SettingsError, match="sft.learning_rat: unknown key; did you mean 'learning_rate'"):
+    with pytest.raises(SettingsError, match=r"sft\.learning_rat: unknown key; did you mean 'learning_rate'"):
         parse(Recipe, value, "x.yaml")
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -21,7 +23,7 @@ from include.stores.catalog import Catalog
 from include.stores.errors import NotFound, RegistryError
 from include.stores.registry import AttemptLog, Drift, ModelEntry, Registry, StageLog, check_alias
 from tests.stores.servers import free_port
-from tests.stores.things import commit, deploy, manifest, release, some_digest, spec
+from tests.stores.things import commit, deploy, dossier, manifest, release, some_digest, spec
 
 CONFIG = {"learning_rate": 2e-5, "steps": 10, "clip": 7.0, "chat_template": "x" * 9000, "kl": {"target": 6.0}}
 
@@ -289,3 +291,49 @@ def test_pull_fetches_and_verifies_what_the_alias_names(
 def test_a_name_with_a_quote_is_refused(registry: Registry) -> None:
     with pytest.raises(RegistryError, match="quote"):
         list(registry.tracking.versions("it's"))
+
+
+def test_a_process_killed_between_ledger_and_alias_is_mended_by_doing_it_again(
+    registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str
+) -> None:
+    deployment = deploy(sqlite_catalog, model_name, some_digest("weights"))
+    registry.register(model_name, entry(run_id, deployment=deployment))
+    made = dossier(sqlite_catalog, deployment, model_name)
+    sqlite_catalog.releases.ask(made.digest, "run", "olga")
+    sqlite_catalog.releases.approve(made.digest, "anna", "fine")
+    code = """
+import json, os, signal, sys
+from include.stores.catalog import Catalog
+Catalog.open(sys.argv[1]).releases.release(sys.argv[2], json.loads(sys.argv[3]), "task")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    url = sqlite_catalog.database.url.render_as_string(hide_password=False)
+    argv = [sys.executable, "-c", code, url, made.digest, json.dumps(dict(made.body))]
+    assert subprocess.run(argv, timeout=60, check=False).returncode == -9
+    assert registry.aliases(model_name) == {}
+    sqlite_catalog.releases.release(made.digest, made.body, "task")
+    assert registry.repair(sqlite_catalog.ledger, model_name) == [Drift("champion", None, 1)]
+    assert len(sqlite_catalog.ledger.entries(name=model_name, kind="released")) == 1
+
+
+def test_where_everything_is_as_it_should_be_mlflow_is_not_even_imported(
+    registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str
+) -> None:
+    """Importing it takes seconds, and a run that reuses every stage has nothing to write."""
+    released(registry, sqlite_catalog, run_id, model_name, "one")
+    registry.repair(sqlite_catalog.ledger, model_name)
+    code = """
+import sys
+from include.stores.catalog import Catalog
+from include.stores.registry import Registry
+from tests.stores.test_registry import entry, stage_log
+catalog, registry = Catalog.open(sys.argv[1]), Registry(sys.argv[2], sys.argv[3])
+deployment = catalog.ledger.champion(sys.argv[4])
+run_id = registry.log_run(stage_log(catalog))
+print(run_id, registry.register(sys.argv[4], entry(run_id, deployment=deployment)), registry.repair(catalog.ledger, sys.argv[4]))
+print("mlflow" in sys.modules)
+"""
+    url = sqlite_catalog.database.url.render_as_string(hide_password=False)
+    argv = [sys.executable, "-c", code, url, registry.tracking.uri, registry.experiment, model_name]
+    told = subprocess.run(argv, timeout=60, check=True, capture_output=True, text=True).stdout
+    assert told == f"{run_id} 1 []\nFalse\n"

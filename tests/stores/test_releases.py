@@ -177,6 +177,11 @@ def test_two_runs_share_an_open_round(catalog: Catalog, asked: Dossier) -> None:
         catalog.releases.approve(asked.digest, "otto", "fine")
 
 
+def test_the_dossier_of_a_run_is_found_by_the_run(catalog: Catalog, asked: Dossier) -> None:
+    assert catalog.releases.asked_in("run-1") == asked.digest
+    assert catalog.releases.asked_in("run-2") is None
+
+
 def test_an_approver_who_asks_later_opens_a_new_round(catalog: Catalog, asked: Dossier) -> None:
     catalog.releases.approve(asked.digest, "anna", "fine")
     again = catalog.releases.ask(asked.digest, "run-2", "anna")
