@@ -100,8 +100,8 @@ class DeepSpeedEngine:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of `loss` as they are: nothing is divided by a number of micro-batches."""
-        if not torch.isfinite(loss):
-            raise GuardTripped("non_finite_loss", f"the loss is {float(loss)}")
+        if not torch.isfinite(loss.detach()):
+            raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
         self._engine.backward(loss, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> float:

@@ -4,6 +4,7 @@ The corpus is JSON Lines: {"text"} is learned as it stands; {"prompt", "response
 """
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,14 +142,15 @@ class TinyTrainer:
         loss = -self.scorer(batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets).mean()
         loss.backward()
         norm = float(torch.nn.utils.clip_grad_norm_(self.scorer.parameters(), 1.0))
-        if not (torch.isfinite(loss) and norm < float("inf")):
-            raise GuardTripped("non_finite_loss", f"step {step + 1}: loss {float(loss)}, gradient norm {norm}")
+        value = float(loss.detach())
+        if not (math.isfinite(value) and norm < float("inf")):
+            raise GuardTripped("non_finite_loss", f"step {step + 1}: loss {value}, gradient norm {norm}")
         rate = learning_rate_at(step, self.schedule)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return StepResult({"loss": float(loss), "grad_norm": norm, "learning_rate": rate}, batch.tokens)
+        return StepResult({"loss": value, "grad_norm": norm, "learning_rate": rate}, batch.tokens)
 
     def capture(self) -> Snapshot:
         return Snapshot(capture_state(self.scorer, self.optimizer))

@@ -46,12 +46,16 @@ class Site:
             "n": str(n),
             "program": "program",
             "code": self.code.relative_to(self.root).as_posix(),
-            "code-sha256": sha256_file(self.code),
+            "code_sha256": sha256_file(self.code),
             "environment": this_environment(sha256_file(self.lock)).digest,
-            "lock-file": str(self.lock),
+            "lock_file": str(self.lock),
             **changes,
         }
-        return [sys.executable, str(BOOTSTRAP), *(part for name, value in options.items() for part in (f"--{name}", value))]
+        return [
+            sys.executable,
+            str(BOOTSTRAP),
+            *(part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)),
+        ]
 
     def run(self, job_id: int = 7, restart: str | None = None, n: int = 1, **changes: Any) -> subprocess.CompletedProcess[str]:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
@@ -161,7 +165,7 @@ def test_another_environment_is_refused_with_a_report_that_names_both(site: Site
 
 
 def test_a_lock_file_that_is_not_there_is_another_environment(site: Site) -> None:
-    assert site.run(**{"lock-file": str(site.root / "none")}).returncode == 78
+    assert site.run(lock_file=str(site.root / "none")).returncode == 78
 
 
 def test_code_with_one_wrong_byte_is_refused_by_name(site: Site) -> None:
@@ -169,7 +173,7 @@ def test_code_with_one_wrong_byte_is_refused_by_name(site: Site) -> None:
     data = bytearray(site.code.read_bytes())
     data[600] ^= 1
     site.code.write_bytes(bytes(data))
-    assert site.run(**{"code-sha256": wanted}).returncode == 78
+    assert site.run(code_sha256=wanted).returncode == 78
     assert "x.tar: its bytes give " + hashlib.sha256(bytes(data)).hexdigest() in site.report("1-7.0").message
 
 

@@ -1,0 +1,103 @@
+"""Candidates as a program: every field of the record, the same texts whatever the batch, nothing lost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from include.domain.records import Candidate, Prompt, candidate_id_of
+from include.runtime.chat import answer_text, prompt_ids
+from include.runtime.generation import Sampling, generate_batch
+from include.training.generate import candidate_seed
+from include.training.model_io import load_causal_lm, load_tokenizer
+from include.transforms.datasets_io import read_rows
+from tests.training.harness import Started, Store
+
+SAMPLING = {"temperature": 0.9, "top_p": 0.95, "top_k": 20, "max_new_tokens": 12}
+CONFIG: dict[str, Any] = {
+    "sampling": SAMPLING,
+    "candidates_per_prompt": 3,
+    "prompt_limit": 7,
+    "side": "train",
+    "use": "preference",
+    "dtype": "float32",
+    "safety_filter_version": "none@1",
+}
+INPUTS = {"policy": "policy", "prompts": "prompts"}
+
+
+@pytest.fixture(scope="module")
+def answered(store: Store) -> Started:
+    store.artifact("policy", Path(store.places["base"].path))
+    done = store.run(store.spec("generate", INPUTS, CONFIG))
+    assert done.code == 0, done.stderr
+    return done
+
+
+def _candidates(started: Started) -> list[Candidate]:
+    table = pq.read_table(started.output("candidates") / "candidates.parquet")
+    assert table.column_names == ["id", "prompt_id", "record"]
+    records = [Candidate.from_json(json.loads(text)) for text in table["record"].to_pylist()]
+    assert [record.candidate_id for record in records] == table["id"].to_pylist()
+    assert [record.prompt_id for record in records] == table["prompt_id"].to_pylist()
+    return records
+
+
+def _prompts(store: Store) -> dict[str, Prompt]:
+    return {row.id: Prompt.from_json(row.record) for row in read_rows(Path(store.places["prompts"].path), "train")}
+
+
+def test_every_prompt_has_its_answers_and_each_says_where_it_came_from(store: Store, answered: Started) -> None:
+    candidates = _candidates(answered)
+    spec = store.spec("generate", INPUTS, CONFIG)
+    assert len(candidates) == 21
+    assert len({candidate.candidate_id for candidate in candidates}) == 21
+    by_prompt = {c.prompt_id: sum(d.prompt_id == c.prompt_id for d in candidates) for c in candidates}
+    assert list(by_prompt.values()) == [3] * 7
+    assert set(by_prompt) <= set(_prompts(store))
+    for candidate in candidates:
+        assert candidate.candidate_id == candidate_id_of(candidate.to_json())
+        assert candidate.policy_checkpoint == store.places["policy"].digest
+        assert (candidate.tokenizer_version, candidate.chat_template) == (spec.tokenizer, spec.chat_template)
+        assert candidate.sampling_config is not None
+        assert candidate.sampling_config.to_json() == SAMPLING
+        assert candidate.origin == "policy"
+
+
+def test_an_answer_can_be_written_again_from_its_record_alone(store: Store, answered: Started) -> None:
+    folder, prompts = Path(store.places["policy"].path), _prompts(store)
+    model, tokenizer = load_causal_lm(folder), load_tokenizer(folder)
+    for candidate in _candidates(answered)[:6]:
+        ids = prompt_ids(tokenizer, prompts[candidate.prompt_id].messages)
+        sampling = Sampling(**{key: SAMPLING[key] for key in ("temperature", "top_p", "top_k", "max_new_tokens")})  # type: ignore[arg-type]
+        assert candidate.random_seed is not None
+        again = generate_batch(model, [ids], sampling, [candidate.random_seed], stop_ids={tokenizer.eos_token_id})[0]
+        assert tuple(again.tokens) == candidate.token_ids
+        assert answer_text(tokenizer, again.tokens) == candidate.response_text
+        assert again.finish_reason == candidate.finish_reason
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_batch_size_changes_nothing(store: Store, answered: Started, batch: int) -> None:
+    other = store.run(store.spec("generate", INPUTS, CONFIG, salt=f"batch {batch}"), generation_batch=batch)
+    assert other.report.outputs == answered.report.outputs
+
+
+def test_answers_of_one_prompt_have_seeds_of_their_own() -> None:
+    seeds = {candidate_seed(run, prompt, index) for run in (1, 2) for prompt in ("a", "b") for index in range(3)}
+    assert len(seeds) == 12
+    assert candidate_seed(1, "a", 0) == candidate_seed(1, "a", 0) < 2**53
+
+
+def test_the_limit_takes_prompts_by_hash_and_another_seed_takes_others(store: Store, answered: Started) -> None:
+    chosen = {candidate.prompt_id for candidate in _candidates(answered)}
+    few = store.run(store.spec("generate", INPUTS, {**CONFIG, "prompt_limit": 4}, seed=5))
+    assert {candidate.prompt_id for candidate in _candidates(few)} < chosen
+
+
+def test_prompts_that_are_not_there_are_refused(store: Store, answered: Started) -> None:
+    done = store.run(store.spec("generate", INPUTS, {**CONFIG, "side": "holdout"}))
+    assert done.code == 1
+    assert "has no prompt on side 'holdout' for use 'preference'" in done.report.message
