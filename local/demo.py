@@ -5,6 +5,7 @@ It uses the stack as anybody may: Airflow's public API as the user `requester`, 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 from local import fetch, run_view
 from local.environment import process_environment
 from local.http_client import AirflowApi
+from local.layout import Layout
 from local.process import LocalError, wait_until
 from local.progress import say, step
 from local.stack import Stack
@@ -51,7 +53,7 @@ def run(stack: Stack, wish: Wish) -> int:
         watch.explain()
         print(f"\nThe run {run_id} ended as {state} after {run_view.duration(time.monotonic() - begin)}.")
         return 1
-    _report(stack, watch, time.monotonic() - begin)
+    _report(stack, watch, wish, time.monotonic() - begin)
     return 0
 
 
@@ -82,19 +84,31 @@ def _await_dag(api: AirflowApi) -> None:
         wait_until(f"the DAG {DAG_ID}", parsed, timeout_s=180, every_s=1.0, hint="Is there a dags/ folder? `make status` shows the rest.")
 
 
-def _report(stack: Stack, watch: Watch, seconds: float) -> None:
-    outcome = watch.xcom("outcome") or "done"
+def _report(stack: Stack, watch: Watch, wish: Wish, seconds: float) -> None:
+    outcome = str(watch.xcom("outcome") or "done")
     print(f"\n{outcome}, after {run_view.duration(seconds)}.\n")
-    _cli(stack, "gates", watch.run_id)
-    _cli(stack, "lineage", "champion")
+    if "released" in outcome:
+        champion = f"champion:{registered_name(stack.layout, wish.recipe)}"
+        # A run that found its model released already has asked for nothing: the gates that let it through are the champion's.
+        _cli(stack, "gates", watch.run_id if outcome.startswith("released") else champion)
+        _cli(stack, "lineage", champion)
     about = stack.description()
-    print("\nWhere to look further:")
+    print("Where to look further:")
     print(f"  the run, stage by stage    {watch.address}")
     print(f"  models and metrics         {about['mlflow']['url']}/#/models")
     if about["annotation"]:
         print(f"  comparisons                {about['annotation']['url']}/annotate")
-    print("  lineage, backwards and on  bin/align lineage champion   bin/align impact label:ID")
+    print("  what came from what        bin/align lineage REF   bin/align impact label:ID   bin/align ledger")
     print("  from here                  make status   make stop   make demo METHOD=ppo")
+
+
+def registered_name(layout: Layout, recipe: str) -> str:
+    """Under which name the recipe's models are registered."""
+    text = (layout.root / "configs/recipes" / f"{recipe.partition('@')[0]}.yaml").read_text("utf-8")
+    found = re.search(r"\bregistered_name:\s*([\w.-]+)", text)
+    if found is None:
+        raise LocalError(f"recipe {recipe} says no release.registered_name")
+    return found[1]
 
 
 def _cli(stack: Stack, *words: str) -> None:

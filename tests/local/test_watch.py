@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from local import watch
-from local.demo import Wish
+from local.demo import Wish, registered_name
+from local.layout import Layout
 from local.watch import Watch
 
 HITL = {
@@ -141,3 +142,7 @@ def test_a_failed_run_is_explained_with_its_last_words_and_a_link(capsys: pytest
 def test_the_wish_leaves_the_method_to_the_recipe_unless_given() -> None:
     assert Wish("tiny", None, True).conf == {"recipe": "tiny", "auto": True}
     assert Wish("tiny", "ppo", False).conf == {"recipe": "tiny", "auto": False, "method": "ppo"}
+
+
+def test_the_name_of_a_recipes_models_is_read_from_it() -> None:
+    assert registered_name(Layout.find(), "tiny") == "demo-tiny"
