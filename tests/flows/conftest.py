@@ -1,0 +1,89 @@
+"""A control plane in a folder: real catalog and real store, configurations that a test may change, MLflow as a notebook of what it was told."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from include.flows import services
+from include.settings import catalogue
+from include.stages import plan as planning
+from tests.flows.things import ROOT
+
+CACHED = (services.catalog, services.store, services.registry)
+
+
+class RegistryNotebook:
+    """Takes what MLflow would be told."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self.versions: list[tuple[str, str]] = []
+
+    def log_run(self, log: Any) -> str:
+        self.runs.append(log.spec.key)
+        return f"run-{len(self.runs)}"
+
+    def register(self, name: str, entry: Any) -> int:
+        self.versions.append((name, entry.deployment))
+        return len(self.versions)
+
+
+class Plane:
+    """The folders of this control plane, and ways to change its configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.configs = folder / "configs"
+        self.store_root = folder / "store"
+        self.catalog_url = f"sqlite:///{folder}/catalog.db"
+        self.registry = RegistryNotebook()
+        shutil.copytree(ROOT / "configs", self.configs)
+        self.store_root.mkdir()
+        here = yaml.safe_load((self.configs / "clusters/local.yaml").read_text())
+        here |= {"name": "here", "store_access": "mounted", "visibility_deadline_s": 0}
+        (self.configs / "clusters/here.yaml").write_text(yaml.safe_dump(here))
+
+    def change_recipe(self, name: str, **fields: Any) -> None:
+        path = self.configs / f"recipes/{name}.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
+
+    def run(self, recipe: str = "tiny", **changed: Any) -> dict[str, Any]:
+        """What `resolve` returns."""
+        found = catalogue.recipe(recipe)
+        return {
+            "recipe": recipe,
+            "recipe_digest": found.digest,
+            "method": found.method,
+            "auto": True,
+            "ask_again": False,
+            "rerun_salt": "",
+            "requested_by": "ada",
+            "run_id": "manual__1",
+            "dag_id": "alignment_refresh",
+            **changed,
+        }
+
+
+@pytest.fixture
+def plane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Plane]:
+    made = Plane(tmp_path)
+    monkeypatch.setenv("ALIGN_HOME", str(ROOT))
+    monkeypatch.setenv("ALIGN_CONFIGS", str(made.configs))
+    monkeypatch.setenv("ALIGN_CLUSTER", "here")
+    monkeypatch.setenv("ALIGN_STORE_ROOT", str(made.store_root))
+    monkeypatch.setenv("ALIGN_CATALOG_URL", made.catalog_url)
+    _forget()
+    monkeypatch.setattr(services, "registry", lambda: made.registry)
+    yield made
+    _forget()
+
+
+def _forget() -> None:
+    for cached in CACHED:
+        cached.cache_clear()
+    planning.git_commit.cache_clear()

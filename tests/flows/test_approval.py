@@ -1,0 +1,124 @@
+"""Whose answer counts, and what each answer leaves in the ledger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from include.flows import services
+from include.flows.approval import ReleaseApproval
+from include.flows.errors import NoAnswer, Rejected
+from include.stores.catalog.releases import Dossier
+from tests.flows.conftest import Plane
+from tests.flows.things import BASE, TEMPLATE, TOKENIZER
+
+NAME = "demo-tiny"
+BODY = {
+    "weights": BASE,
+    "quantisation": "none",
+    "engine": "e",
+    "system_prompt": "",
+    "tokenizer": TOKENIZER,
+    "chat_template": TEMPLATE,
+    "generation": {},
+}
+
+
+@pytest.fixture
+def dossier(plane: Plane) -> dict[str, Any]:
+    """An open question, asked for by ada."""
+    releases = services.catalog().releases
+    deployment = releases.register_deployment(NAME, BODY)
+    digest = releases.file_dossier(Dossier(NAME, deployment, {"canary": {"kind": "none"}}, None, 1, demonstration=True))
+    releases.ask(digest, run_id="manual__1", asked_by="ada")
+    return {
+        "digest": digest,
+        "title": f"{NAME} version 1",
+        "text": "…",
+        "approvers": ["ada", "ben", "demo-approver"],
+        "demonstration_accounts": ["demo-approver"],
+        "requested_by": "ada",
+        "timeout_hours": 1.0,
+    }
+
+
+@pytest.fixture
+def asked_again() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def approval(dossier: dict[str, Any], asked_again: list[int], monkeypatch: pytest.MonkeyPatch) -> ReleaseApproval:
+    monkeypatch.setattr(ReleaseApproval, "execute", lambda self, context: asked_again.append(1))
+    with DAG("d", schedule=None):
+        return ReleaseApproval(task_id="approve", dossier=dossier)
+
+
+def answer(person: str, choice: str = "Approve", comment: str = "looked at the table") -> dict[str, Any]:
+    return {"responded_by_user": {"id": person, "name": person}, "chosen_options": [choice], "params_input": {"comment": comment}}
+
+
+def ledger() -> list[tuple[str, str]]:
+    return [(entry.kind, str(entry.payload.get("person", ""))) for entry in services.catalog().ledger.history(NAME)]
+
+
+@pytest.mark.parametrize(
+    ("person", "comment", "why"),
+    [
+        ("ben", "", "a comment is required"),
+        ("eve", "fine", "not one of the named approvers"),
+        ("", "fine", "not one of the named approvers"),
+        ("ada", "fine", "who asked for the run does not approve it"),
+    ],
+)
+def test_an_answer_that_does_not_count_says_why(approval: ReleaseApproval, person: str, comment: str, why: str) -> None:
+    assert approval._does_not_count(person, comment) == why
+
+
+def test_the_answer_of_a_named_approver_with_a_comment_counts(approval: ReleaseApproval) -> None:
+    assert approval._does_not_count("ben", "fine") is None
+
+
+@pytest.mark.parametrize("said", [answer("ada"), answer("eve"), answer("ben", comment="   "), answer("ada", "Reject")])
+def test_an_answer_that_does_not_count_is_asked_for_again_and_leaves_no_row(
+    approval: ReleaseApproval, asked_again: list[int], said: dict[str, Any]
+) -> None:
+    approval.execute_complete({}, said)  # type: ignore[typeddict-item]
+    assert asked_again == [1]
+    assert ledger() == []
+
+
+def test_a_yes_is_in_the_ledger_with_the_kind_of_account(approval: ReleaseApproval, dossier: dict[str, Any]) -> None:
+    assert approval.execute_complete({}, answer("ben")) == {  # type: ignore[typeddict-item]
+        "dossier": dossier["digest"],
+        "person": "ben",
+        "account": "person",
+        "state": "approved",
+    }
+    assert ledger() == [("approved", "ben")]
+    assert services.catalog().ledger.history(NAME)[0].payload["account"] == "person"
+
+
+def test_a_demonstration_account_is_marked_as_such_for_ever(approval: ReleaseApproval) -> None:
+    assert approval.execute_complete({}, answer("demo-approver"))["account"] == "demonstration"  # type: ignore[typeddict-item]
+    assert services.catalog().ledger.history(NAME)[0].payload["account"] == "demonstration"
+
+
+def test_a_no_is_red_and_the_ledger_has_who_and_why(approval: ReleaseApproval) -> None:
+    with pytest.raises(Rejected, match="ben said no to demo-tiny version 1: too long winded"):
+        approval.execute_complete({}, answer("ben", "Reject", "too long winded"))  # type: ignore[typeddict-item]
+    assert ledger() == [("rejected", "ben")]
+    assert "too long winded" in str(services.catalog().ledger.history(NAME)[0].payload)
+
+
+def test_silence_is_red_and_an_outcome_of_its_own(approval: ReleaseApproval) -> None:
+    with pytest.raises(NoAnswer, match="nobody answered within 1 h"):
+        approval.execute_complete({}, {"error_type": "timeout"})  # type: ignore[typeddict-item]
+    assert [kind for kind, _ in ledger()] == ["no_answer"]
+
+
+def test_a_no_is_never_asked_again_by_a_retry_and_has_no_default(approval: ReleaseApproval) -> None:
+    assert approval.retries == 0
+    assert not approval.defaults

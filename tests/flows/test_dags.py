@@ -1,0 +1,191 @@
+"""The DAG files as Airflow reads them: in a fresh interpreter, without any service."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.flows.things import ROOT
+
+DAGS = {
+    "align_policy",
+    "alignment_refresh",
+    "build_dataset",
+    "collect_preferences",
+    "evaluate_policy",
+    "reconcile_slurm",
+    "release_policy",
+    "rollback_release",
+    "train_reward_model",
+    "train_sft",
+}
+HEAVY = (
+    "torch",
+    "transformers",
+    "deepspeed",
+    "mlflow",
+    "great_expectations",
+    "datasets",
+    "pandas",
+    "pyarrow",
+    "numpy",
+    "scipy",
+    "s3fs",
+    "boto3",
+)
+ALLOWED_ROOMS = {"include", "include.domain", "include.flows"}
+"""Rooms of ours that parsing may enter; models, stores and gates wait for a task."""
+NEEDS_A_DATE = {"ds", "ds_nodash", "ts", "ts_nodash", "logical_date", "execution_date", "data_interval_start", "data_interval_end"}
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Mapping[str, Any]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "ALIGN_"))}
+    settings = {
+        **kept,
+        "PYTHONPATH": f"{ROOT}:{ROOT}/plugins",
+        "AIRFLOW__CORE__DAGS_FOLDER": f"{ROOT}/dags",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": f"{ROOT}/plugins",
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    program = str(Path(__file__).with_name("load_dags.py"))
+    done = subprocess.run([sys.executable, program, str(ROOT)], env=settings, text=True, capture_output=True, check=False, cwd="/")
+    answers = [line for line in done.stdout.splitlines() if line.startswith("ANSWER ")]
+    assert answers, done.stderr[-3000:]
+    found: Mapping[str, Any] = json.loads(answers[0].removeprefix("ANSWER "))
+    return found
+
+
+@pytest.fixture(scope="module")
+def dags(loaded: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = loaded["dags"]["dags"]
+    return found
+
+
+def test_every_dag_file_loads_and_gives_its_dag(loaded: Mapping[str, Any], dags: Mapping[str, Any]) -> None:
+    files = loaded["dags"]["files"]
+    for name, file in files.items():
+        print(f"{name}: {file['seconds']:.2f} s")
+    assert {name: file["errors"] for name, file in files.items() if file["errors"]} == {}
+    assert {dag: found["file"] for dag, found in dags.items()} == {dag: f"{dag}.py" for dag in DAGS}
+
+
+def test_parsing_loads_nothing_heavy_and_no_room_of_services(loaded: Mapping[str, Any]) -> None:
+    modules = loaded["dags"]["modules"]
+    assert sorted(name for name in modules if name.split(".")[0] in HEAVY and "." not in name) == []
+    rooms = {".".join(name.split(".")[:2]) for name in modules if name.split(".")[0] == "include"}
+    assert rooms <= ALLOWED_ROOMS
+
+
+def test_the_whole_chain_emits_no_asset_and_every_phase_ends_with_its_own(dags: Mapping[str, Any]) -> None:
+    outlets = {dag: [o for task in found["tasks"] for o in task["outlets"]] for dag, found in dags.items()}
+    assert outlets["alignment_refresh"] == []
+    emitting = {dag: re.findall(r"alignment_\w+", str(names)) for dag, names in outlets.items() if names}
+    assert {dag: names[0] for dag, names in emitting.items()} == {
+        "build_dataset": "alignment_datasets",
+        "train_sft": "alignment_sft",
+        "collect_preferences": "alignment_preferences",
+        "train_reward_model": "alignment_reward_model",
+        "align_policy": "alignment_policy",
+    }
+
+
+def test_only_time_starts_an_evaluation_and_no_asset_the_whole_chain(dags: Mapping[str, Any]) -> None:
+    assert dags["evaluate_policy"]["timetable"] == "CronDataIntervalTimetable"
+    assert dags["alignment_refresh"]["timetable"] == "NullTimetable"
+    assert {dag for dag, found in dags.items() if found["timetable"] == "AssetTriggeredTimetable"} == {
+        "align_policy",
+        "collect_preferences",
+        "release_policy",
+        "train_reward_model",
+        "train_sft",
+    }
+    assert {dag for dag, found in dags.items() if found["catchup"]} == set()
+
+
+def test_the_chain_has_its_groups_in_order(dags: Mapping[str, Any]) -> None:
+    edges = dags["alignment_refresh"]["edges"]
+
+    def reach(task: str) -> set[str]:
+        found: set[str] = set()
+        waiting = [task]
+        while waiting:
+            for following in edges[waiting.pop()]:
+                if following not in found:
+                    found.add(following)
+                    waiting.append(following)
+        return found
+
+    order = ["resolve", "base.import_base", "sft.train", "candidates.generate", "preferences.wait_for_labels", "reward_model.gate"]
+    order += [
+        "policy.optimise",
+        "evaluation.gates",
+        "release.dossier",
+        "release.approve",
+        "release.start_canary",
+        "release.promote",
+        "outcome",
+    ]
+    for before, after in itertools.pairwise(order):
+        assert after in reach(before), f"{after} does not follow {before}"
+    assert len(edges) <= 30, "each task costs seconds"
+
+
+def test_tasks_on_slurm_have_at_least_two_retries_and_human_tasks_none(dags: Mapping[str, Any]) -> None:
+    tasks = [task for found in dags.values() for task in found["tasks"]]
+    on_slurm = [task["retries"] for task in tasks if task["type"] == "StageOperator"]
+    human = [task["retries"] for task in tasks if task["type"] == "ReleaseApproval"]
+    assert len(on_slurm) >= 7
+    assert min(on_slurm) >= 2
+    assert human
+    assert set(human) == {0}
+
+
+def test_no_template_needs_a_logical_date(dags: Mapping[str, Any]) -> None:
+    """Runs started by assets, by hand or by another DAG have none."""
+    used = [
+        (dag, task["id"], name)
+        for dag, found in dags.items()
+        for task in found["tasks"]
+        for text in task["templates"]
+        for expression in re.findall(r"{{.*?}}|{%.*?%}", text)
+        for name in NEEDS_A_DATE & set(re.findall(r"\w+", expression))
+    ]
+    assert used == []
+
+
+def test_no_code_of_a_dag_demands_a_logical_date() -> None:
+    """``context["ds"]`` raises in such a run; ``context.get(…)`` lets the code say what happens then."""
+    files = [*(ROOT / "dags").glob("*.py"), *(ROOT / "include/flows").glob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+    assert len(files) > 30
+    assert [f"{path.relative_to(ROOT)}:{line}" for path in files for line in _demands(path)] == []
+
+
+def _demands(path: Path) -> Iterator[int]:
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value in NEEDS_A_DATE:
+            yield node.lineno
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any("task" in ast.unparse(d) for d in node.decorator_list):
+            names = {argument.arg for argument in [*node.args.args, *node.args.kwonlyargs]}
+            if names & NEEDS_A_DATE:
+                yield node.lineno
+
+
+def test_exactly_one_plugin_is_loaded_and_the_provider_under_its_own_name_alone(loaded: Mapping[str, Any]) -> None:
+    plugins = loaded["plugins"]
+    assert plugins["errors"] == {}
+    ours = [plugin for plugin in plugins["found"] if "alignment_plugin" in plugin["source"] or "airflow_slurm" in plugin["source"]]
+    assert [plugin["name"] for plugin in ours] == ["alignment"]
+    bare = [name for name in plugins["modules"] if name.split(".")[0] != "airflow_slurm"]
+    assert [name for name in bare if "alignment_plugin" not in name] == []
+    assert len(bare) == 1

@@ -1,0 +1,118 @@
+"""What a batch still misses, in words, and when nothing is missing any more."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from include.flows.errors import NoAnswer
+from include.flows.label_sensor import LabelSensor, LabelTrigger, still_missing
+from include.settings.recipes import AnnotationSettings
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+
+
+def wanted(**changed: Any) -> AnnotationSettings:
+    settings = {"rubric": "r@1", "min_labels": 10, "min_decided": 6, "min_agreement": 0.6, "max_age_hours": 24.0, **changed}
+    return AnnotationSettings.model_validate(settings)
+
+
+def progress(**changed: Any) -> dict[str, Any]:
+    """A batch that lacks nothing, but for what a test changes."""
+    return {
+        "labels": {"current": 12, "by_verdict": {"A": 4, "B": 4, "tie": 3, "both_bad": 1}},
+        "missing": {"human": 0, "total": 0},
+        "agreement": {"applicable": True, "share": 0.8},
+        "freshest_label_at": (NOW - timedelta(hours=1)).isoformat(),
+        **changed,
+    }
+
+
+def test_a_batch_with_enough_fresh_and_agreeing_labels_misses_nothing() -> None:
+    assert still_missing(progress(), wanted(), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"labels": {"current": 9, "by_verdict": {"A": 4, "B": 4, "tie": 1}}}, "1 more labels (9 of 10)"),
+        ({"missing": {"human": 3, "total": 3}}, "3 comparisons by a person"),
+        ({"labels": {"current": 12, "by_verdict": {"A": 2, "B": 3, "tie": 7}}}, "1 more decided comparisons (5 of 6)"),
+        ({"freshest_label_at": (NOW - timedelta(hours=25)).isoformat()}, "labels younger than 24 h"),
+        ({"agreement": {"applicable": True, "share": 0.59}}, "agreement 0.59 (at least 0.60): review the rubric"),
+        ({"agreement": {"applicable": False, "share": None}}, "a second annotator: agreement of one is not applicable"),
+    ],
+)
+def test_each_thing_that_is_missing_is_named_and_no_other(changed: dict[str, Any], words: str) -> None:
+    missing = still_missing(progress(**changed), wanted(), NOW)
+    assert len(missing) == 1
+    assert missing[0].startswith(words)
+
+
+def test_ties_and_both_bad_are_labels_but_decide_nothing() -> None:
+    undecided = progress(labels={"current": 40, "by_verdict": {"tie": 20, "both_bad": 10, "cannot_judge": 10}})
+    assert still_missing(undecided, wanted(), NOW) == ["6 more decided comparisons (0 of 6)"]
+
+
+def test_an_empty_batch_misses_labels_decisions_and_a_second_annotator() -> None:
+    empty = progress(labels={"current": 0, "by_verdict": {}}, freshest_label_at=None, agreement={"applicable": False, "share": None})
+    assert [text.split(" (")[0] for text in still_missing(empty, wanted(), NOW)] == [
+        "10 more labels",
+        "6 more decided comparisons",
+        "a second annotator: agreement of one is not applicable",
+    ]
+
+
+def test_agreement_of_one_annotator_passes_only_where_the_recipe_says_so() -> None:
+    alone = progress(agreement={"applicable": False, "share": None})
+    assert still_missing(alone, wanted(agreement_not_applicable_passes=True), NOW) == []
+    assert still_missing(alone, wanted(agreement_not_applicable_passes=False), NOW) != []
+    low = progress(agreement={"applicable": True, "share": 0.1})
+    assert still_missing(low, wanted(agreement_not_applicable_passes=True), NOW) != [], "measured disagreement is no missing measurement"
+
+
+def test_the_trigger_says_what_was_missing_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger = LabelTrigger("batch-1", "tiny", deadline=0.0)
+    monkeypatch.setattr(trigger, "_look", lambda: ["3 comparisons by a person"])
+    assert _only_event(trigger) == {"status": "timeout", "missing": ["3 comparisons by a person"]}
+
+
+def test_a_service_that_is_away_is_asked_again_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [ConnectionError("refused"), ["1 more labels"], []]
+    trigger = LabelTrigger("batch-1", "tiny", deadline=NOW.timestamp() * 2)
+
+    def look() -> list[str]:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(trigger, "_look", look)
+    monkeypatch.setattr("include.flows.label_sensor.POLL_INTERVAL_S", 0.0)
+    assert _only_event(trigger) == {"status": "ready"}
+    assert answers == []
+
+
+def test_the_trigger_is_whole_after_its_way_through_the_database() -> None:
+    path, kwargs = LabelTrigger("batch-1", "tiny", deadline=12.5).serialize()
+    assert path == f"{LabelTrigger.__module__}.{LabelTrigger.__qualname__}"
+    assert LabelTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+def test_a_sensor_that_waited_in_vain_is_red_and_says_for_what() -> None:
+    sensor = LabelSensor(task_id="wait", run={"recipe": "tiny"}, batch={"batch_id": "b1", "url": ""})
+    with pytest.raises(NoAnswer, match="b1 is not ready in time; it still waits for 3 comparisons by a person"):
+        sensor.resume({}, {"status": "timeout", "missing": ["3 comparisons by a person"]})  # type: ignore[typeddict-item]
+
+
+def _only_event(trigger: LabelTrigger) -> dict[str, Any]:
+    import asyncio
+
+    async def collect() -> list[dict[str, Any]]:
+        return [dict(event.payload) async for event in trigger.run()]
+
+    events = asyncio.run(collect())
+    assert len(events) == 1
+    return events[0]

@@ -1,0 +1,112 @@
+"""A plan on a cluster: what Slurm is asked for, and that only placement changes with the place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.script import render
+from include.domain.canonical import hex_of
+from include.flows import services
+from include.flows.placing import Placed, place
+from include.flows.planners import plan
+from include.settings.catalogue import cluster, store_root
+from include.stages.plan import Plan
+from tests.flows.conftest import Plane
+from tests.flows.things import SFT_GIVEN
+
+
+def placed(plane: Plane, **site: Any) -> Placed:
+    made = plan("sft", plane.run(), SFT_GIVEN)
+    where = cluster().model_copy(update=site)
+    return place(made, where, store_root(where), lambda digest: f"runs/{hex_of(digest)[-4:]}")
+
+
+def sft_plan(plane: Plane, **settings: Any) -> Plan:
+    recipe = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())
+    plane.change_recipe("tiny", sft=recipe["sft"] | settings)
+    return plan("sft", plane.run(), SFT_GIVEN)
+
+
+def test_the_job_asks_for_what_recipe_and_site_say(plane: Plane) -> None:
+    job = placed(plane).job(3)
+    assert (job.partition, job.account, job.licenses, job.gres) == ("batch", "ml", "heavy:1", None)
+    assert (job.nodes, job.ntasks, job.cpus_per_task, job.mem, job.time_limit) == (1, 1, 2, "6144M", 60)
+    assert (job.requeue, job.signal, job.signal_lead_s) == (False, "USR1", 60)
+    assert job.env["DS_ACCELERATOR"] == "cpu"
+    assert job.chdir == job.root == str(plane.store_root)
+
+
+def test_the_command_names_code_environment_and_submission(plane: Plane) -> None:
+    at = placed(plane)
+    command = at.command(3)
+    arguments = dict(zip(command[2::2], command[3::2], strict=True))
+    assert command[0].startswith(f"{plane.store_root}/env/")
+    assert command[1] == f"{plane.store_root}/{at.run.root}/submissions/3/bootstrap.py"
+    assert arguments["--run"] == at.run.root
+    assert (arguments["--n"], arguments["--program"]) == ("3", "include.training.sft")
+    assert arguments["--code-sha256"] == hex_of(at.code.sha256)
+    assert arguments["--environment"] == at.plan.spec.environment
+
+
+def test_no_setting_of_a_recipe_reaches_the_script_unquoted(plane: Plane) -> None:
+    """A store whose path a shell would take apart, and settings that would do harm in a script."""
+    evil = "/srv/it's $(touch /tmp/owned) here"
+    at = placed(plane, store_root=evil)
+    script = render(at.job(1))
+    line = next(line for line in script.splitlines() if "bootstrap.py" in line)
+    assert shlex.split(line.removeprefix("exec "))[: len(at.command(1))] == list(at.command(1))
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("field", ["partition", "account", "qos"])
+def test_a_word_that_would_add_a_line_to_the_script_is_refused(plane: Plane, field: str) -> None:
+    with pytest.raises(InvalidSpec, match=field):
+        placed(plane, **{field: "batch\n#SBATCH --uid=0"}).job(1)
+
+
+def test_another_partition_changes_the_job_and_no_key(plane: Plane) -> None:
+    here, there = placed(plane), placed(plane, partition="other", account="someone", nice=7)
+    assert here.plan.key == there.plan.key
+    changed = {f.name for f in dataclasses.fields(here.job(1)) if getattr(here.job(1), f.name) != getattr(there.job(1), f.name)}
+    assert changed == {"partition", "account", "nice"}
+
+
+def test_another_log_interval_changes_the_placement_and_no_key(plane: Plane) -> None:
+    before, after = sft_plan(plane, log_every_steps=1), sft_plan(plane, log_every_steps=7)
+    assert before.key == after.key
+    assert before.spec.to_json() == after.spec.to_json() | {"note": before.spec.note}
+    assert (before.settings["log_every_steps"], after.settings["log_every_steps"]) == (1, 7)
+
+
+def test_a_wish_of_the_recipe_comes_before_the_sites_default(plane: Plane) -> None:
+    job = {"partition": "big", "cpus": 8, "gpus": 2, "memory_gb": 64, "time_limit_minutes": 600, "heavy": False}
+    made = sft_plan(plane, job=job)
+    asked = place(made, cluster(), store_root(cluster()), lambda digest: "x").job(1)
+    assert (asked.partition, asked.cpus_per_task, asked.gres, asked.mem) == ("big", 8, "gpu:2", "65536M")
+    assert (asked.time_limit, asked.licenses) == (600, None)
+    assert "DS_ACCELERATOR" not in asked.env
+
+
+def test_files_beside_the_job_are_put_once_and_the_same_again(plane: Plane) -> None:
+    at, store = placed(plane), services.store()
+    put = at.stage_in(store)
+    put(1)
+    first = {path: path.read_bytes() for path in sorted(Path(plane.store_root).rglob("*")) if path.is_file()}
+    put(1)
+    assert {path: path.read_bytes() for path in sorted(Path(plane.store_root).rglob("*")) if path.is_file()} == first
+    spec = json.loads((plane.store_root / at.run.spec).read_text())
+    assert spec["key"] == at.plan.key
+    put(2)
+    placement = json.loads((plane.store_root / at.run.submission(2) / "placement.json").read_text())
+    assert (placement["key"], placement["n"]) == (at.plan.key, 2)
+    assert placement["inputs"]["base"]["path"].startswith(f"{plane.store_root}/runs/")
