@@ -27,7 +27,9 @@ class ReleaseApproval(ApprovalOperator):
 
     def __init__(self, *, dossier: Any, seat: int = 0, **kwargs: Any) -> None:
         kwargs.setdefault("retries", 0)
-        comment = Param("", type="string", title="Comment", description="Why. It stands in the ledger; without it an answer does not count.")
+        comment = Param(
+            "", type="string", title="Comment", description="Why. It stands in the ledger; without it an answer does not count."
+        )
         # A mapped task is made anew from its own arguments, these among them.
         super().__init__(**{**kwargs, "subject": "Release this model?", "params": {"comment": comment}})
         self.dossier = dossier

@@ -112,8 +112,7 @@ class LabelSensor(BaseOperator):
             return self._freeze(run_id)
         self.log.info("Batch %s waits for %s. Compare at %s/annotate", self.batch["batch_id"], "; ".join(missing), self.batch["url"])
         deadline = (datetime.now(UTC) + timedelta(hours=wanted.timeout_hours)).timestamp()
-        self.defer(trigger=LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline), method_name="resume")
-        return None  # never reached: defer raises
+        return self.defer(trigger=LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline), method_name="resume")
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         if event["status"] != "ready":

@@ -62,8 +62,7 @@ def start(asset: Asset) -> Any:
         known = [] if triggering else _states(context["inlet_events"][asset])
         first, *others = choose(context["params"], triggering, known, asset.name)
         first["run"] = {**first["run"], "run_id": context["dag_run"].run_id, "dag_id": context["dag_run"].dag_id}
-        if context["params"].get("method"):
-            first["run"]["method"] = context["params"]["method"]
+        first["run"] |= {name: context["params"][name] for name in ("method", "ask_again") if context["params"].get(name)}
         bench_of(first["run"])
         context["ti"].xcom_push(key="others", value=[{"state": other} for other in others])
         return first

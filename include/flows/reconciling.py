@@ -6,7 +6,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 
 from include.flows import services
-from include.flows.stage_work import JOB_PREFIX
+from include.flows.stage_work import JOB_PREFIX, job_name
 from include.settings.catalogue import cluster
 
 _ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
@@ -33,7 +33,14 @@ def reconcile_cluster() -> list[dict[str, str]]:
 
     where = cluster()
     receipts = load_store(services.RECEIPTS, services.receipts_config())
-    found = reconcile(SlurmHook(where.slurm_conn_id), receipts, is_owner_alive, name_prefix=f"{JOB_PREFIX}-")
+    found = reconcile(
+        SlurmHook(where.slurm_conn_id),
+        receipts,
+        is_owner_alive,
+        name_prefix=f"{JOB_PREFIX}-",
+        name_of=job_name,
+        orphan_age_s=where.orphan_age_s,
+    )
     for finding in found:
         print(f"{finding.kind}: {finding.key or '–'} job {finding.job_id or '–'}: {finding.detail}")
     if not found:

@@ -64,13 +64,18 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
     return JobRequest(
         key=made.key,
         spec=placed.job,
-        job_name=lambda n: f"{JOB_PREFIX}-{made.key.removeprefix('sha256:')[:16]}-{n}",
+        job_name=lambda n: job_name(made.key, n),
         stage_in=placed.stage_in(store),
         receipts=services.RECEIPTS,
         receipts_config=services.receipts_config(),
         max_unknown_s=where.max_unknown_s,
         carry={"spec": made.spec.to_json(), "deadline_s": where.visibility_deadline_s},
     )
+
+
+def job_name(key: str, n: int) -> str:
+    """The name under which submission `n` of a stage's key can be found again in the queue."""
+    return f"{JOB_PREFIX}-{key.removeprefix('sha256:')[:16]}-{n}"
 
 
 def _whereabouts(made: Plan, store_uri: str) -> Callable[[str], str]:

@@ -43,6 +43,8 @@ class Cluster(Settings):
     signal_lead_s: int = 90
     max_unknown_s: int = 900
     visibility_deadline_s: int = 120
+    orphan_age_s: int = 600
+    """From this age on a job with our prefix that no record knows counts as an orphan; a younger one may be about to be recorded."""
     defaults: StageDefaults = StageDefaults()
 
     def environment(self, lock: str) -> Environment:
