@@ -27,10 +27,11 @@ from airflow_slurm.errors import (
 )
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import LINK_KEY, SlurmJobLink
-from airflow_slurm.receipts import JobEnd, Owner, load_store
+from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import NotEnded, StopPolicy, give_up
+from airflow_slurm.states import Phase
+from airflow_slurm.stop import NotEnded, StopPolicy, give_up, look
 from airflow_slurm.submit import Submitted, submit
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json
 from airflow_slurm.view import JobView
@@ -238,9 +239,10 @@ class SlurmJobOperator(BaseOperator):
         return self._start(context, {"resubmits": resubmits})
 
     def _waited_too_long(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
-        ended = self._give_up(state)
-        if ended is not None and ended.succeeded:
-            return self.execute_complete(context, {"status": "ended", "view": ended.to_json()}, state)
+        if self._has_started(state):
+            self.log.info("It has started after all: waiting on.")
+            return self._start(context, {"resubmits": state["resubmits"]})
+        self._give_up(state)
         raise JobFailedForGood(
             f"{view.describe()}: it waited longer than max_wait_s for its start and was given up.", retryable=False, cause="waited_too_long"
         )
@@ -258,6 +260,11 @@ class SlurmJobOperator(BaseOperator):
                 return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
 
         return asyncio.run(once())
+
+    def _has_started(self, state: dict[str, Any]) -> bool:
+        receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
+        view = SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
+        return view.phase is not Phase.WAITING
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)

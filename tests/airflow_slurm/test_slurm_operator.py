@@ -293,14 +293,29 @@ def test_an_unknown_outcome_closes_nothing_and_is_not_retried(operator: Any, rec
 
 
 def test_a_start_that_took_too_long_ends_the_job_and_the_task(
-    operator: Any, receipts: FileReceipts, key: str, jobs_named: JobsNamed
+    operator: Any, connection: str, receipts: FileReceipts, key: str, jobs_named: JobsNamed
 ) -> None:
-    task = Task(operator({"command": ["true"], "dependency": "singleton", "nice": 1}, max_wait_s=0.5))
+    before = SlurmHook(connection).run(
+        lambda client: client.submit_held(JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 9))
+    )
+    task = Task(operator({"command": ["true"], "dependency": f"afterany:{before.job_id}"}, max_wait_s=1.0))
     deferred = task.execute()
-    state = deferred.kwargs["request_state"]
-    with pytest.raises(JobFailedForGood, match="waited longer"):
-        task.resume(deferred, {"status": "waited_too_long", "view": JobView(state["job_id"], state="PENDING").to_json()})
+    event = task.wait(deferred)
+    assert event["status"] == "waited_too_long"
+    with pytest.raises(JobFailedForGood, match=r"\(Dependency\).*waited longer"):
+        task.resume(deferred, event)
     assert receipts.get(key) is None
+    assert jobs_named(deferred.kwargs["request_state"]["job_name"])[0][1] == "CANCELLED"
+
+
+def test_a_job_that_started_at_the_last_moment_is_waited_for(operator: Any, receipts: FileReceipts, key: str) -> None:
+    task = Task(operator({"command": ["sleep", "2"]}, max_wait_s=1.0))
+    first = task.execute()
+    ended = task.wait(first)
+    late = {"status": "waited_too_long", "view": JobView(ended["view"]["job_id"], state="PENDING").to_json()}
+    with pytest.raises(TaskDeferred) as caught:
+        task.resume(first, late)
+    assert task.resume(caught.value, task.wait(caught.value))["state"] == "COMPLETED"
 
 
 def test_what_the_task_asked_for_is_kept_before_anything_is_sent(operator: Any, key: str) -> None:
