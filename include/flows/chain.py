@@ -6,6 +6,7 @@ every phase would run twice. The DAG of a phase ends with `phases.emit`.
 
 from typing import Any
 
+from airflow.providers.amazon.aws.sensors.s3 import S3KeySensor
 from airflow.sdk import get_current_context, task, task_group
 
 from include.flows.approval import ReleaseApproval
@@ -51,13 +52,23 @@ def data(run: Any) -> Any:
 
     @task_group(group_id="data")
     def group(run: Any) -> Any:
-        @task(retries=0)
+        @task(retries=2)
+        def exports(run: Any) -> list[dict[str, Any]]:
+            """The recipe's sources that arrive in a bucket (none, mostly)."""
+            from include.flows.data_tasks import awaited_exports
+
+            return awaited_exports(run)
+
+        @task(retries=0, trigger_rule="none_failed")
         def build_datasets(run: Any) -> dict[str, Any]:
             from include.flows.data_tasks import build
 
             return build(run, actor())
 
-        return build_datasets(run)
+        waited = S3KeySensor.partial(task_id="wait_for_exports", deferrable=True, poke_interval=60, retries=2).expand_kwargs(exports(run))
+        built = build_datasets(run)
+        waited >> built
+        return built
 
     return group(run)
 

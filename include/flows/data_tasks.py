@@ -76,6 +76,12 @@ def build(run: Json, writer: str) -> dict[str, Any]:
     return {name: publish(info, found.data.project, writer, derived_from=sources[name]) for name, info in built.datasets.items()}
 
 
+def awaited_exports(run: Json) -> list[dict[str, Any]]:
+    """Arguments of an S3KeySensor for every source that arrives in a bucket."""
+    wanted = [source for source in recipe(run["recipe"]).data.sources if source.kind == "s3"]
+    return [{"bucket_key": source.path, "aws_conn_id": source.s3_conn_id or "aws_default"} for source in wanted]
+
+
 def _filesystems(found: Recipe) -> dict[str, Any]:
     """Ready filesystems of the sources in buckets, with the credentials of their `aws` connection."""
     wanted = [source for source in found.data.sources if source.kind == "s3"]

@@ -1,5 +1,7 @@
 """Errors of the flows: what a person reads in a red task."""
 
+from airflow.sdk.exceptions import AirflowFailException
+
 from include.domain.errors import AlignmentError
 
 
@@ -7,9 +9,13 @@ class FlowError(AlignmentError):
     """A step of a flow cannot go on; the message says what to do."""
 
 
-class NoAnswer(FlowError):
+class NoAnswer(FlowError, AirflowFailException):
     """Nobody answered in time. Silence is an outcome of its own, and no release."""
 
 
-class Rejected(FlowError):
+class Rejected(FlowError, AirflowFailException):
     """A person said no, or a gate did."""
+
+
+class RecipeChanged(FlowError, AirflowFailException):
+    """The recipe is not the one this run began with: no retry helps."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from include.flows.errors import FlowError
+from include.flows.errors import FlowError, RecipeChanged
 from include.settings.catalogue import cluster, recipe
 from include.stages import programs
 from include.stages.plan import Bench, Plan
@@ -16,7 +16,7 @@ def bench_of(run: Json) -> Bench:
     """The bench of a run, as `resolve` recorded it; a recipe that has changed since is refused."""
     found = recipe(run["recipe"])
     if found.digest != run["recipe_digest"]:
-        raise FlowError(
+        raise RecipeChanged(
             f"recipe {run['recipe']} has changed since this run began ({run['recipe_digest'][:19]} → {found.digest[:19]}): "
             "start a new run, or put the recipe back"
         )
