@@ -1,5 +1,6 @@
 """A committed stage run as MLflow shows it: one run with the merged series, a child run for each attempt."""
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from include.stores.tracking import Tracking, quoted, tags_of
 KEY_TAG, LOGGED_TAG = "align.stage_key", "align.logged"
 PARAMETER_LENGTH = 250
 """MLflow cuts a longer value without a word, at 6000 characters; ours are short or not parameters at all."""
-_BATCH = 900
+_BATCH, _MOST_PARAMETERS = 900, 90  # the server takes 1000 and 100 in one call
 _RESERVED = ("step", "time", "tokens")
 
 
@@ -44,6 +45,11 @@ class StageLog:
             "artifacts": {name: data.hex() for name, data in self.artifacts.items()},
         }
         return digest("run-log", body)
+
+
+_NAME = re.compile(r"[\w.\-:/ ]{1,250}\Z")
+_UNKNOWN = re.compile(r"[^\w.\-:/ ]")
+"""What MLflow takes as the name of a parameter or metric, and what it does not."""
 
 
 def parameters(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -98,7 +104,8 @@ class RunWriter:
     def _parameters(self, log: StageLog) -> list[Any]:
         from mlflow.entities import Param
 
-        return [Param(name, value) for name, value in parameters(log.config) if len(value) <= PARAMETER_LENGTH][:90]
+        short = [(name, value) for name, value in parameters(log.config) if len(value) <= PARAMETER_LENGTH and _NAME.match(name)]
+        return [Param(name, value) for name, value in short[:_MOST_PARAMETERS]]
 
     def _tags(self, log: StageLog) -> list[Any]:
         from mlflow.entities import RunTag
@@ -129,7 +136,7 @@ class RunWriter:
             at = int(float(row.get("time") or base_ms / 1000) * 1000)
             for name, value in row.items():
                 if name not in _RESERVED and isinstance(value, (int, float)) and not isinstance(value, bool):
-                    points.append(Metric(name, float(value), at, int(row["step"])))
+                    points.append(Metric(_UNKNOWN.sub("_", name)[:250], float(value), at, int(row["step"])))
         for start in range(0, len(points), _BATCH):
             self._client.log_batch(run_id, metrics=points[start : start + _BATCH])
 

@@ -1,6 +1,7 @@
 """One asyncssh connection with SFTP, strict about host keys, in a loop of its own thread."""
 
 import asyncio
+import concurrent.futures
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -55,7 +56,11 @@ class Channel:
         Every call has to be repeatable: writes go to names of their own until they are whole.
         """
         future = asyncio.run_coroutine_threadsafe(self._attempt_twice(call), self._living_loop())
-        return future.result(CALL_TIMEOUT_S)
+        try:
+            return future.result(CALL_TIMEOUT_S)
+        except concurrent.futures.TimeoutError as error:
+            future.cancel()
+            raise StoreError(f"SFTP to {self._where} did not answer within {CALL_TIMEOUT_S} s") from error
 
     def _living_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:

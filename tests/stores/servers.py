@@ -24,7 +24,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, timeout_s: float = 90.0) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300.0) -> None:
     end = time.monotonic() + timeout_s
     while time.monotonic() < end:
         if process.poll() is not None:

@@ -115,6 +115,20 @@ def test_a_migration_that_dies_half_way_leaves_nothing(catalog_url: str, monkeyp
     assert Catalog.open(catalog_url).ledger.verify() == 0
 
 
+def test_the_migrations_can_be_taken_back(catalog: Catalog) -> None:
+    from alembic import command
+
+    from include.stores.catalog.migrate import _config
+
+    config = _config()
+    with catalog.database.write("migrate") as connection:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "base")
+    assert sa.inspect(catalog.database.engine).get_table_names() == ["alembic_version"]
+    catalog.migrate()
+    assert catalog.ledger.verify() == 0
+
+
 def test_a_failed_transaction_leaves_nothing(catalog: Catalog) -> None:
     row = sa.insert(tables_work.incidents).values(incident_id="i", key="k", n=1, what="w", detail={}, at="t")
 

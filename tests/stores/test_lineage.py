@@ -115,6 +115,14 @@ def test_the_text_names_the_whole_way(catalog: Catalog, chain: Chain) -> None:
         assert expected in text, expected
 
 
+def test_a_deployment_says_who_approved_and_released_it_and_how_it_was_judged(catalog: Catalog, chain: Chain) -> None:
+    judged = {"verdict": "pass", "gate_code": "gates@1", "policies_digest": some_digest("policies")}
+    catalog.measurements.record_gate_report(some_digest("report"), chain.deployment, {}, **judged)
+    facts = catalog.lineage.trace("champion:helper").facts
+    assert facts["gate_reports"] == {some_digest("report"): "pass (release, gates@1)"}
+    assert [text.split(" at ")[0] for text in facts["ledger"].values()] == ["approved by anna", "released by release task"]
+
+
 def test_the_json_form_holds_the_tree(catalog: Catalog, chain: Chain) -> None:
     value = catalog.lineage.trace(chain.policy).to_json()
     assert value["kind"] == "model"

@@ -13,7 +13,7 @@ from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
 from include.stores.catalog.ledger import champion_of, read_entries
 from include.stores.catalog.render import render_node
-from include.stores.catalog.tables_evidence import deployments, label_events, ledger
+from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
 from include.stores.errors import NotFound
 
@@ -185,7 +185,7 @@ def describe(connection: sa.Connection, ref: str) -> tuple[str, tuple[str, ...],
         return "dataset", names, _dataset_facts(connection, versions[0])
     row = connection.execute(sa.select(deployments.c.name, deployments.c.body).where(deployments.c.digest == ref)).first()
     if row is not None:
-        return "deployment", (row.name,), dict(row.body)
+        return "deployment", (row.name,), {**row.body, **_judged(connection, ref)}
     kind = connection.execute(sa.select(artifacts.c.kind).where(artifacts.c.digest == ref)).scalar()
     if kind is not None:
         query = sa.select(stage_runs.c.stage, run_outputs.c.name).join(run_outputs, run_outputs.c.key == stage_runs.c.key)
@@ -193,6 +193,15 @@ def describe(connection: sa.Connection, ref: str) -> tuple[str, tuple[str, ...],
         return kind, tuple(dict.fromkeys(f"{stage}/{name}" for stage, name in found)), {}
     head, colon, rest = ref.partition(":")
     return (head if colon and head != "sha256" else "source"), (rest or ref,), {}
+
+
+def _judged(connection: sa.Connection, deployment: str) -> dict[str, Any]:
+    """Gate reports with their verdicts, and the ledger rows that approved and released a deployment."""
+    query = sa.select(gate_reports).where(gate_reports.c.deployment == deployment).order_by("created_at", "digest")
+    reports = {row["digest"]: f"{row['verdict']} ({row['purpose']}, {row['gate_code']})" for row in connection.execute(query).mappings()}
+    rows = read_entries(connection, ledger.c.kind.in_(("approved", "released", "rolled_back")))
+    told = {f"row {e.seq}": f"{e.kind} by {e.actor} at {e.at}" for e in rows if e.payload["deployment"] == deployment}
+    return {name: value for name, value in (("gate_reports", reports), ("ledger", told)) if value}
 
 
 def _dataset_facts(connection: sa.Connection, version: Row) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flat(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={short(str(value))}" for name, value in sorted(values.items()))
+    return ", ".join(f"{short(name)}={short(str(value))}" for name, value in sorted(values.items()))
 
 
 def render_impact(impact: "Impact") -> str:

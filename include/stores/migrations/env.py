@@ -1,6 +1,7 @@
 """Alembic's entry: migrates over the connection it is given, inside that connection's transaction.
 
-By hand: ``Catalog.migrate()``. For a new revision: ``alembic -c include/stores/migrations/alembic.ini revision``.
+By hand: ``Catalog.migrate()``. A new revision is a file in versions/ that is written by hand after ``script.py.mako``; the
+tests compare what the revisions make with the tables that the code knows.
 """
 
 import sqlalchemy as sa
