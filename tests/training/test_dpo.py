@@ -174,6 +174,11 @@ def test_a_data_set_without_a_training_pair_is_refused(store: Store) -> None:
     assert "there is no training pair" in refused.report.message
 
 
+def test_an_early_stop_that_nobody_would_make_is_refused(store: Store) -> None:
+    assert run_here(store, dpo_spec(store, allow_early_stop=False, steps=1)).code == 0
+    assert "DPO runs to its last step" in run_here(store, dpo_spec(store, allow_early_stop=True)).report.message
+
+
 def test_killed_in_the_middle_of_a_save_it_goes_on_to_the_same_bits(store: Store, done: Started) -> None:
     spec = dpo_spec(store, salt="killed")
     first = killed(store, spec, "half-saved", 4, save_every_steps=4)
