@@ -3,10 +3,13 @@
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -137,12 +140,12 @@ class Store:
         (attempt / "placement.json").write_text(json.dumps(placement.to_json()))
         return ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
 
-    def start(self, spec: RunSpec, arguments: list[str], wrapper: list[str] | None = None) -> subprocess.Popen[str]:
-        command = [cluster_python(), *(wrapper or ["-m", spec.program]), *arguments]
+    def start(self, spec: RunSpec, arguments: list[str], wrapper: list[str] | None = None) -> "Forked":
+        """The program, or `wrapper` (a script and its arguments) around it, as a process of its own."""
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
         for name in [n for n in environment if n.startswith(("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK"))]:
             del environment[name]
-        return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        return Forked([*(wrapper or ["-m", spec.program]), *arguments], environment, Path(arguments[-1]) / "stderr")
 
     def run(self, spec: RunSpec, n: int = 1, wrapper: list[str] | None = None, **settings: Any) -> Started:
         arguments = self.prepare(spec, n, 100 + n, **settings)
@@ -152,6 +155,51 @@ class Store:
         finally:
             process.kill()
         return Started(Path(arguments[-1]), process.returncode, stderr)
+
+
+@cache
+def _forker() -> subprocess.Popen[str]:
+    """One for this test run; it ends with the run, as its input then ends."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
+    command = [cluster_python(), str(Path(__file__).with_name("forker.py"))]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+class Forked:
+    """A process started through the forker, with the part of Popen's interface that the tests use."""
+
+    def __init__(self, argv: list[str], environment: Mapping[str, str], stderr: Path) -> None:
+        self.stderr = stderr
+        self.returncode = -1
+        server = _forker()
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps({"argv": argv, "env": dict(environment), "stderr": str(stderr)}) + "\n")
+        server.stdin.flush()
+        self.pid = int(server.stdout.readline())
+
+    def poll(self) -> int | None:
+        path = Path(f"{self.stderr}.status")
+        if not path.exists():
+            return None
+        self.returncode = int(path.read_text())
+        return self.returncode
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        """Waits for its end; gives ("", what it said on stderr)."""
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise AssertionError(f"process {self.pid} did not end in {timeout} s: {self.stderr.read_text()[-2000:]}")
+            time.sleep(0.02)
+        return "", self.stderr.read_text()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 def demonstrations(store: Store, name: str = "demonstrations", count: int = 60) -> InputPlace:

@@ -16,6 +16,6 @@ def _slowly(self: Progress, *args: Any) -> None:
 
 
 if __name__ == "__main__":
-    Progress.record = _slowly  # type: ignore[method-assign]
+    Progress.record = _slowly  # type: ignore[method-assign,assignment]
     sys.argv = sys.argv[1:]
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

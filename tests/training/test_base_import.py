@@ -73,8 +73,9 @@ GGUF = Path(os.environ.get("ALIGN_TEST_GGUF", PROJECT / ".local" / "sources" / "
 
 
 @pytest.mark.skipif(not GGUF.is_file(), reason=f"{GGUF} is not there: run `make demo` once, or set ALIGN_TEST_GGUF")
+@pytest.mark.timeout(400)
 def test_a_gguf_becomes_a_float32_llama_that_answers(tmp_path: Path) -> None:
-    store = Store(tmp_path, threads=2)
+    store = Store(tmp_path, timeout_s=350)
     store.raw("source", GGUF.name, GGUF.read_bytes())
     done = store.run(store.spec("base_import", {"source": "source"}, {"kind": "gguf", "file": GGUF.name, "dtype": "float32"}))
     assert done.code == 0, done.stderr
