@@ -84,7 +84,7 @@ def plan_of(data: DataSettings, sources_root: Path, verifier_version: str) -> Bu
         max_quarantine_share=data.max_quarantine_share,
         min_rows=dict(data.min_rows),
         near=NearSettings(threshold=data.near_duplicate_threshold),
-        synthetic=SyntheticSettings(limit=data.synthetic_pairs, seed=data.seed),
+        synthetic=SyntheticSettings(tuple(data.synthetic_perturbations), limit=data.synthetic_pairs, seed=data.seed),
         verifier_version=verifier_version,
     )
 

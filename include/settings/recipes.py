@@ -66,6 +66,8 @@ class DataSettings(Settings):
     use_shares: dict[str, float]
     near_duplicate_threshold: float = Field(0.8, gt=0, le=1)
     synthetic_pairs: int = Field(0, ge=0)
+    synthetic_perturbations: tuple[Literal["operand", "operation", "result"], ...] = ("operand", "operation", "result")
+    """What the wrong side of a synthetic pair gets wrong; see `transforms.synthetic`."""
     seed: int = 0
 
 
