@@ -6,7 +6,6 @@ every phase would run twice. The DAG of a phase ends with `phases.emit`.
 
 from typing import Any
 
-from airflow.providers.amazon.aws.sensors.s3 import S3KeySensor
 from airflow.sdk import get_current_context, task, task_group
 
 from include.flows.approval import ReleaseApproval
@@ -49,6 +48,7 @@ def base(run: Any) -> Any:
 
 def data(run: Any) -> Any:
     """Sources become validated, versioned datasets; a failed validation stops here."""
+    from airflow.providers.amazon.aws.sensors.s3 import S3KeySensor  # brings boto3: only for DAGs that have this group
 
     @task_group(group_id="data")
     def group(run: Any) -> Any:

@@ -42,15 +42,15 @@ def _dag(dag: Any) -> dict[str, Any]:
 def load(folder: Path) -> dict[str, Any]:
     from airflow.dag_processing.dagbag import DagBag
 
-    before = set(sys.modules)
     files = {}
     dags: dict[str, Any] = {}
     for path in sorted(folder.glob("*.py")):
-        begin = time.monotonic()
+        before, begin = set(sys.modules), time.monotonic()
         bag = DagBag(dag_folder=path, bundle_path=folder)
-        files[path.name] = {"seconds": time.monotonic() - begin, "errors": dict(bag.import_errors)}
+        seconds = time.monotonic() - begin
+        files[path.name] = {"seconds": seconds, "errors": dict(bag.import_errors), "modules": sorted(set(sys.modules) - before)}
         dags |= {name: _dag(dag) | {"file": path.name} for name, dag in bag.dags.items()}
-    return {"files": files, "dags": dags, "modules": sorted(set(sys.modules) - before)}
+    return {"files": files, "dags": dags}
 
 
 def plugins(folder: Path) -> dict[str, Any]:
