@@ -89,6 +89,8 @@ def _airflow(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
             "SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{user}:{role}" for user, role in USERS.items()),
             "SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": layout.secrets / "airflow_passwords.json",
             "DEFAULT_TASK_RETRY_DELAY": 10,
+            # Two busy cores may take longer than the 30 s that Airflow allows a DAG file.
+            "DAGBAG_IMPORT_TIMEOUT": 120,
             "EXECUTION_API_SERVER_URL": f"{url(ports['airflow'])}/execution/",
         },
         "DATABASE": {"SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db"},
@@ -97,7 +99,7 @@ def _airflow(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "SCHEDULER": {"TASK_INSTANCE_HEARTBEAT_TIMEOUT": 20, "TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": 5},
         # Files that change are parsed at once; parsing all again and again would take a core of two.
         "DAG_PROCESSOR": {
-            "REFRESH_INTERVAL": 30, "MIN_FILE_PROCESS_INTERVAL": 600, "PARSING_PROCESSES": 2, "PRINT_STATS_INTERVAL": 600,
+            "REFRESH_INTERVAL": 30, "MIN_FILE_PROCESS_INTERVAL": 600, "PARSING_PROCESSES": 2, "PRINT_STATS_INTERVAL": 600, "DAG_FILE_PROCESSOR_TIMEOUT": 180,
             "DAG_BUNDLE_STORAGE_PATH": home / "bundles",
         },
         "LOGGING": {

@@ -23,7 +23,7 @@ class Service:
     env: Mapping[str, str] = field(default_factory=dict)
     url: str = ""
     niceness: int = 0
-    patience_s: float = 180.0
+    patience_s: float = 300.0
 
     @property
     def command(self) -> list[str]:
