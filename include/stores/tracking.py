@@ -9,7 +9,7 @@ from typing import Any
 
 from include.stores.errors import RegistryError
 
-TIMEOUT_S = 10
+TIMEOUT_S, ATTEMPTS = 10, 3
 _API = "/api/2.0/mlflow/"
 
 
@@ -36,13 +36,7 @@ class Tracking:
         return self._call("POST", what, json=body)
 
     def _call(self, method: str, what: str, **payload: Any) -> dict[str, Any]:
-        import requests
-
-        headers, auth = _credentials()
-        try:
-            answer = requests.request(method, self.uri + _API + what, timeout=TIMEOUT_S, headers=headers, auth=auth, **payload)
-        except requests.RequestException as error:
-            raise RegistryError(f"MLflow at {self.uri} does not answer ({type(error).__name__}): is the server running?") from error
+        answer = self._request(method, what, payload)
         try:
             value = answer.json()
         except ValueError:
@@ -51,6 +45,20 @@ class Tracking:
             code = str(value.get("error_code", answer.status_code))
             raise MlflowRefused(f"MLflow at {self.uri}, {what}: {code}: {value.get('message', '')}", code)
         return dict(value)
+
+    def _request(self, method: str, what: str, payload: Mapping[str, Any]) -> Any:
+        """The server's answer. A slow server is asked again (everything asked here may be repeated); one that is not there is not."""
+        import requests
+
+        headers, auth = _credentials()
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return requests.request(method, self.uri + _API + what, timeout=TIMEOUT_S, headers=headers, auth=auth, **payload)
+            except requests.RequestException as error:
+                if left and isinstance(error, requests.Timeout):
+                    continue
+                raise RegistryError(f"MLflow at {self.uri} does not answer ({type(error).__name__}): is the server running?") from error
+        raise RegistryError(f"MLflow at {self.uri} was not asked")
 
     def experiment(self, name: str) -> dict[str, Any] | None:
         """The experiment of this name, deleted ones too; None when there is none."""

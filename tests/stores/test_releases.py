@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import sqlalchemy as sa
 
@@ -18,14 +15,12 @@ from include.stores.errors import (
     ChampionMoved,
     EvidenceChanged,
     LedgerBroken,
-    NoRollbackTarget,
     NotApproved,
     NotFound,
     ReleaseRefused,
-    Tainted,
 )
 from tests.stores.test_ledger import tamper
-from tests.stores.things import commit, deploy, deployment_body, dossier, manifest, release, some_digest, spec
+from tests.stores.things import deploy, deployment_body, dossier, release, some_digest
 
 SHADOW = {"gates": some_digest("gates"), "canary": {"kind": "shadow", "requests": 100}}
 
@@ -291,111 +286,3 @@ def test_a_canary_that_was_never_started_does_not_pass(catalog: Catalog, deploym
     made = with_shadow(catalog, deployment)
     with pytest.raises(CanaryMissing, match="no canary was started"):
         catalog.releases.canary_passed(made.digest, "task", {})
-
-
-def three_champions(catalog: Catalog) -> list[str]:
-    deployments = [deploy(catalog, "helper", some_digest(f"weights {i}")) for i in range(3)]
-    for index, deployment in enumerate(deployments):
-        release(catalog, deployment, run_id=f"run-{index}")
-    return deployments
-
-
-def test_rollback_goes_to_the_one_before_and_then_further_back(catalog: Catalog) -> None:
-    first, second, third = three_champions(catalog)
-    assert catalog.ledger.champion("helper") == third
-    catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True)
-    assert catalog.ledger.champion("helper") == second
-    catalog.releases.rollback("helper", "request-2", "olga", "still worse", verify=lambda _: True)
-    assert catalog.ledger.champion("helper") == first
-    with pytest.raises(NoRollbackTarget, match="there is no earlier one"):
-        catalog.releases.rollback("helper", "request-3", "olga", "even worse", verify=lambda _: True)
-
-
-def test_the_same_rollback_twice_goes_back_once(catalog: Catalog) -> None:
-    _, second, _ = three_champions(catalog)
-    one = catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True)
-    assert catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda _: True) == one
-    assert catalog.ledger.champion("helper") == second
-
-
-def test_rollback_passes_over_what_is_tainted_or_does_not_verify(catalog: Catalog) -> None:
-    first, second, third = three_champions(catalog)
-    catalog.releases.taint(second, "learned from withdrawn labels", "olga")
-    with pytest.raises(NoRollbackTarget, match=rf"{second} is tainted.*{first}: its bytes do not verify"):
-        catalog.releases.rollback("helper", "request-1", "olga", "worse", verify=lambda d: d != first)
-    assert catalog.ledger.champion("helper") == third
-    catalog.releases.rollback("helper", "request-2", "olga", "worse", verify=lambda _: True)
-    assert catalog.ledger.champion("helper") == first
-
-
-def test_rollback_needs_a_reason_and_a_champion(catalog: Catalog) -> None:
-    with pytest.raises(ReleaseRefused, match="say why"):
-        catalog.releases.rollback("helper", "r", "olga", " ", verify=lambda _: True)
-    with pytest.raises(NotFound, match="no champion"):
-        catalog.releases.rollback("helper", "r", "olga", "worse", verify=lambda _: True)
-
-
-def test_a_taint_reaches_all_that_came_from_it(catalog: Catalog) -> None:
-    sft = commit(catalog, spec("sft"), {"policy": manifest("sft")}).outputs["policy"].digest
-    asked = spec("dpo", inputs={"policy": sft, "preferences": some_digest("pairs")})
-    policy = commit(catalog, asked, {"policy": manifest("dpo")}).outputs["policy"].digest
-    deployment = deploy(catalog, "helper", policy)
-    catalog.releases.taint(some_digest("pairs"), "labels withdrawn", "olga")
-    assert catalog.releases.tainted(deployment) == f"{some_digest('pairs')}: labels withdrawn"
-    assert catalog.releases.tainted(sft) is None
-    with pytest.raises(Tainted, match="labels withdrawn"):
-        release(catalog, deployment)
-
-
-def test_tainting_twice_is_one_row(catalog: Catalog) -> None:
-    for _ in range(2):
-        catalog.releases.taint("label:7", "wrong", "olga")
-    assert len(catalog.ledger.entries(kind="tainted")) == 1
-
-
-def test_a_process_killed_between_ledger_and_alias_is_mended_by_the_next_call(catalog: Catalog, catalog_url: str, asked: Dossier) -> None:
-    """The aliases are a view: whoever comes next sets them from the row that is there."""
-    code = """
-import json, os, signal, sys
-from include.stores.catalog import Catalog
-catalog = Catalog.open(sys.argv[1])
-catalog.releases.release(sys.argv[2], json.loads(sys.argv[3]), "task")
-os.kill(os.getpid(), signal.SIGKILL)  # the alias is never set
-"""
-    import json
-
-    catalog.releases.approve(asked.digest, "anna", "fine")
-    argv = [sys.executable, "-c", code, catalog_url, asked.digest, json.dumps(dict(asked.body))]
-    assert subprocess.run(argv, timeout=60, check=False).returncode == -9
-    again = catalog.releases.release(asked.digest, asked.body, "task")
-    assert len(catalog.ledger.entries(kind="released")) == 1
-    assert catalog.ledger.aliases("helper")["champion"] == again.payload["deployment"] == asked.deployment
-
-
-def test_a_process_killed_inside_an_approval_leaves_neither_half(catalog: Catalog, catalog_url: str, asked: Dossier) -> None:
-    code = """
-import os, signal, sys
-from include.stores.catalog import Catalog, dossiers
-dossiers._decide = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
-Catalog.open(sys.argv[1]).releases.approve(sys.argv[2], "anna", "fine")
-"""
-    assert subprocess.run([sys.executable, "-c", code, catalog_url, asked.digest], timeout=60, check=False).returncode == -9
-    assert catalog.ledger.entries(kind="approved") == []
-    decision = catalog.releases.decision(asked.digest)
-    assert decision is not None
-    assert (decision.state, decision.approved_by) == ("open", ())
-
-
-def test_two_processes_releasing_at_once_write_one_row(catalog: Catalog, catalog_url: str) -> None:
-    import json
-
-    code = "import json, sys\nfrom include.stores.catalog import Catalog\n"
-    code += "Catalog.open(sys.argv[1]).releases.release(sys.argv[2], json.loads(sys.argv[3]), 'task')"
-    made = dossier(catalog, deploy(catalog, "helper", some_digest("w")))
-    catalog.releases.ask(made.digest, "run", "olga")
-    catalog.releases.approve(made.digest, "anna", "fine")
-    argv = [sys.executable, "-c", code, catalog_url, made.digest, json.dumps(dict(made.body))]
-    running = [subprocess.Popen(argv) for _ in range(2)]
-    assert [process.wait(60) for process in running] == [0, 0]
-    assert len(catalog.ledger.entries(kind="released")) == 1
-    assert catalog.ledger.verify() == 2
