@@ -7,6 +7,7 @@ is verified byte for byte, tokenizer and chat template of every model are compar
 
 import argparse
 import os
+import resource
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -152,7 +153,12 @@ class Job:
 
     def report(self, outcome: Outcome, reason: StopReason, **fields: Any) -> Report:
         """The report of this attempt as it stands."""
-        fields["summary"] = {**fields.get("summary", {}), "warnings": self.warnings, "tokens": self.progress.tokens}
+        fields["summary"] = {
+            **fields.get("summary", {}),
+            "warnings": self.warnings,
+            "tokens": self.progress.tokens,
+            **_used(self.progress.seconds),
+        }
         fields.setdefault("metrics", {})
         fields.setdefault("outputs", {})
         return Report(
@@ -174,6 +180,15 @@ class Job:
         checkpoint = self._found.checkpoint
         aside = [{"name": item.name, "reason": item.reason} for item in self._found.set_aside]
         return {"attempt": checkpoint and checkpoint.attempt, "step": checkpoint.step if checkpoint else 0, "set_aside": aside}
+
+
+def _used(seconds: float) -> dict[str, float]:
+    """What the attempt took: the largest resident memory of the process, and GPU time where there is a GPU."""
+    used = {"peak_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}
+    if torch.cuda.is_available():
+        used["gpu_seconds"] = seconds * torch.cuda.device_count()
+        used["peak_gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
+    return used
 
 
 def run_program(stage: str, body: Callable[[Job], None], argv: Sequence[str] | None = None, raw: frozenset[str] = frozenset()) -> int:

@@ -18,7 +18,7 @@ from include.runtime.job import Job, run_program
 from include.training.batching import micro_batches
 from include.training.errors import TrainingError
 from include.training.loop import StepResult, run_steps
-from include.training.model_io import load_causal_lm, load_tokenizer
+from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows
 
 CONFIG_KEYS = ("sampling", "candidates_per_prompt", "prompt_limit", "side", "use", "dtype", "safety_filter_version", "portion_prompts")
@@ -49,7 +49,7 @@ class Generator:
         self.job = job
         self.tokenizer = load_tokenizer(job.input("policy"))
         dtype = DTYPES[job.config.text("dtype", tuple(DTYPES), "float32")]
-        self.model = load_causal_lm(job.input("policy")).to(dtype)
+        self.model = load_causal_lm(job.input("policy")).to(compute_device(), dtype)
         self.samples = job.config.positive("candidates_per_prompt")
         section = job.config.section("sampling")
         section.only("temperature", "top_p", "top_k", "max_new_tokens")

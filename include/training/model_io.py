@@ -37,6 +37,11 @@ def load_causal_lm(folder: Path, attention: str = "sdpa") -> Any:
     return model.eval()
 
 
+def compute_device() -> torch.device:
+    """Where a program that uses no engine computes: the first GPU it was given, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def parameters_of(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
     """Name → parameter; a tied one stands once, under its first name."""
     return dict(model.named_parameters())

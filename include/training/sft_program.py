@@ -93,9 +93,12 @@ def _look(job: Job, model: Any, scorer: AnswerScorer, tokenizer: Any, when: str)
     limit = job.config.integer("eval_rows", 0)
     if limit <= 0:
         return {}
-    state = torch.get_rng_state()
     rows = DemonstrationRows(job.input("demonstrations"), "validation", tokenizer, job.config.positive("max_length"))
+    if len(rows) == 0:
+        job.warn(f"no look at validation rows ({when}): {rows.folder} has none")
+        return {}
     size = job.settings.positive("generation_batch", 64)
+    state = torch.get_rng_state()
     loss = validation_loss(scorer, rows, limit, job.settings.positive("micro_batch", 8))
     prompts = [rows.record(i).prompt for i in range(min(limit, len(rows)))]
     found = answer_check(model, tokenizer, prompts, job.config.positive("eval_max_new_tokens", 32), size)

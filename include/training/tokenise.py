@@ -10,7 +10,7 @@ from include.domain.records import Demonstration
 from include.runtime.chat import Encoded, dialogue, eos_ids, special_in_text
 from include.runtime.errors import InputError
 from include.training.errors import TrainingError
-from include.transforms.datasets_io import open_side
+from include.transforms.datasets_io import open_side, read_info
 
 PREFLIGHT_ROWS = 2000
 
@@ -23,7 +23,7 @@ class DemonstrationRows(Sequence[Encoded]):
         self.side = side
         self.tokenizer = tokenizer
         self.max_length = max_length
-        self._rows = open_side(folder, side)
+        self._rows: Any = open_side(folder, side) if read_info(folder)["counts"].get(side) else ()
 
     def __len__(self) -> int:
         return len(self._rows)

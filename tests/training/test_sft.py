@@ -118,6 +118,15 @@ def test_a_dataset_without_training_rows_is_refused(store: Store) -> None:
     assert "no row on side train" in _refused(store, SFT, {"base": "base", "demonstrations": "empty"})
 
 
+def test_a_dataset_without_validation_rows_trains_and_says_that_it_was_not_looked_at(store: Store) -> None:
+    record = Demonstration("e", question(1, 2), (Message("assistant", "3"),), "made here", "CC0-1.0")
+    store.dataset("unseen", "demonstration", [SidedRow("e", "train", "g", "demonstration", record.to_json())])
+    done = store.run(store.spec("sft", {"base": "base", "demonstrations": "unseen"}, SFT))
+    assert done.code == 0, done.stderr
+    assert "no look at validation rows" in done.report.summary["warnings"][0]
+    assert "heldout_loss_after" not in done.report.metrics
+
+
 def test_a_base_with_one_wrong_byte_is_refused_by_name(store: Store, tmp_path: Path) -> None:
     copy = tmp_path / "base"
     copy.mkdir()
