@@ -105,8 +105,8 @@ def git_commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(  # noqa: S603 - fixed words only
-        ["git", "-C", str(Path(project_root())), *arguments],  # noqa: S607
+    return subprocess.run(
+        ["git", "-C", str(Path(project_root())), *arguments],
         capture_output=True,
         text=True,
         check=True,
