@@ -11,7 +11,7 @@ from include.domain.canonical import digest
 from include.stores.catalog import Catalog
 from include.stores.catalog.measurements import Measurement
 from include.stores.errors import NotFound
-from tests.stores.things import commit, deploy, manifest, release, some_digest, spec
+from tests.stores.things import commit, deploy, dossier, manifest, release, some_digest, spec
 
 RUBRIC = "rubric:short-and-right@1"
 
@@ -121,6 +121,14 @@ def test_a_deployment_says_who_approved_and_released_it_and_how_it_was_judged(ca
     facts = catalog.lineage.trace("champion:helper").facts
     assert facts["gate_reports"] == {some_digest("report"): "pass (release, gates@1)"}
     assert [text.split(" at ")[0] for text in facts["ledger"].values()] == ["approved by anna", "released by release task"]
+
+
+def test_an_approval_by_a_demonstration_account_is_marked_as_such(catalog: Catalog) -> None:
+    deployment = deploy(catalog, "demo-helper", some_digest("weights"))
+    made = dossier(catalog, deployment, "demo-helper", demonstration=True)
+    catalog.releases.ask(made.digest, "run", "demo-owner")
+    catalog.releases.approve(made.digest, "demo-approver", "auto", account="demonstration")
+    assert "approved by demo-approver (demonstration account)" in catalog.lineage.trace(f"deployment:{deployment}").render()
 
 
 def test_the_json_form_holds_the_tree(catalog: Catalog, chain: Chain) -> None:

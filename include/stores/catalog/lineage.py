@@ -11,7 +11,7 @@ from include.domain.layout import RunDir
 from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
-from include.stores.catalog.ledger import champion_of, read_entries
+from include.stores.catalog.ledger import Entry, champion_of, read_entries
 from include.stores.catalog.render import render_node
 from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
@@ -200,8 +200,12 @@ def _judged(connection: sa.Connection, deployment: str) -> dict[str, Any]:
     query = sa.select(gate_reports).where(gate_reports.c.deployment == deployment).order_by("created_at", "digest")
     reports = {row["digest"]: f"{row['verdict']} ({row['purpose']}, {row['gate_code']})" for row in connection.execute(query).mappings()}
     rows = read_entries(connection, ledger.c.kind.in_(("approved", "released", "rolled_back")))
-    told = {f"row {e.seq}": f"{e.kind} by {e.actor} at {e.at}" for e in rows if e.payload["deployment"] == deployment}
+    told = {f"row {e.seq}": f"{e.kind} by {e.actor}{_account(e)} at {e.at}" for e in rows if e.payload["deployment"] == deployment}
     return {name: value for name, value in (("gate_reports", reports), ("ledger", told)) if value}
+
+
+def _account(entry: Entry) -> str:
+    return " (demonstration account)" if entry.payload.get("account") == "demonstration" else ""
 
 
 def _dataset_facts(connection: sa.Connection, version: Row) -> dict[str, Any]:
