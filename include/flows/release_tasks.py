@@ -79,7 +79,7 @@ def dossier(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json, 
     rejected = decision.state == "rejected"
     if not rejected:
         releases.propose(digest, actor)
-        services.registry().repair(services.catalog().ledger, name)
+        repair_aliases(name)
     return {
         "status": str(NotDone.ALREADY_REJECTED) if rejected else "open",
         "digest": digest,
@@ -93,6 +93,14 @@ def dossier(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json, 
         "seats": list(range(found.approval.count)),
         "shadow": shadow_wanted(wanted, datasets),
     }
+
+
+def repair_aliases(name: str) -> str:
+    """Makes MLflow's aliases say what the ledger says; gives what was put right, in words."""
+    drifts = services.registry().repair(services.catalog().ledger, name)
+    said = [f"{d.alias}: {d.was or 'none'} → {d.now or 'none'}" + (f" ({d.problem})" if d.problem else "") for d in drifts]
+    print(f"{name}: aliases {'; '.join(said) or 'as the ledger has them'}")
+    return "; ".join(said)
 
 
 def shadow_wanted(wanted: Json, datasets: Json) -> dict[str, Any]:
@@ -166,7 +174,7 @@ def start_canary(dossier_ref: Json, actor: str) -> dict[str, Any]:
     """Starts the canary, if the ledger holds the approvals of exactly this dossier; a task marked as success is no approval."""
     services.catalog().releases.canary_started(dossier_ref["digest"], actor)
     found = services.catalog().releases.dossier(dossier_ref["digest"])
-    services.registry().repair(services.catalog().ledger, found.name)
+    repair_aliases(found.name)
     return dict(dossier_ref["shadow"])
 
 
@@ -177,15 +185,15 @@ def promote(run: Json, wanted: Json, gates: Json, datasets: Json, dossier_ref: J
     digest = dossier_ref["digest"]
     if seen["verdict"] != "passed":
         catalog.releases.canary_aborted(digest, actor, seen)
-        services.registry().repair(catalog.ledger, name)
+        repair_aliases(name)
         raise Rejected(f"the shadow run was aborted: {'; '.join(seen['reasons'])}")
     catalog.releases.canary_passed(digest, actor, seen)
     entry = catalog.releases.release(digest, evidence(run, wanted, gates, datasets), actor)
     if not catalog.ledger.entries(name=name, kind="anchor_set"):
         catalog.ledger.append("anchor_set", {"deployment": wanted["anchor"]}, actor, name=name, subject=wanted["anchor"])
-    drift = services.registry().repair(catalog.ledger, name)
+    drift = repair_aliases(name)
     head = catalog.ledger.head()
-    print(f"{name}: {wanted['deployment']} is champion (ledger {entry.seq}, head {head['hash']}); aliases set: {drift}")
+    print(f"{name}: {wanted['deployment']} is champion (ledger {entry.seq}, head {head['hash']}); aliases set: {drift or 'none'}")
     return {"name": name, "deployment": wanted["deployment"], "version": dossier_ref["version"], "ledger": {"seq": entry.seq, **head}}
 
 
@@ -217,9 +225,9 @@ def rollback(name: str, why: str, actor: str, request_id: str) -> dict[str, Any]
         return True
 
     entry = catalog.releases.rollback(name, request_id, actor, why, verify=whole)
-    drift = services.registry().repair(catalog.ledger, name)
+    drift = repair_aliases(name)
     champion = catalog.ledger.champion(name)
-    print(f"{name}: champion is {champion} again (ledger {entry.seq}); aliases set: {drift}")
+    print(f"{name}: champion is {champion} again (ledger {entry.seq}); aliases set: {drift or 'none'}")
     return {"name": name, "champion": champion, "ledger_seq": entry.seq}
 
 

@@ -3,7 +3,7 @@
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from include.flows.errors import FlowError
 
@@ -33,8 +33,9 @@ def catalog() -> "Catalog":
     return Catalog.open(setting("ALIGN_CATALOG_URL"))
 
 
-def receipts_config() -> dict[str, str]:
-    return {"url": setting("ALIGN_CATALOG_URL")}
+def receipts_config(gpus: int = 0) -> dict[str, Any]:
+    """How a trigger rebuilds the receipts; `gpus` of the job, for its GPU-seconds."""
+    return {"url": setting("ALIGN_CATALOG_URL"), "gpus": gpus}
 
 
 @lru_cache(maxsize=4)

@@ -67,7 +67,7 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
         job_name=lambda n: job_name(made.key, n),
         stage_in=placed.stage_in(store),
         receipts=services.RECEIPTS,
-        receipts_config=services.receipts_config(),
+        receipts_config=services.receipts_config(int(placed.resources()["gpus"]) * int(placed.resources()["nodes"])),
         max_unknown_s=where.max_unknown_s,
         carry={"spec": made.spec.to_json(), "deadline_s": where.visibility_deadline_s},
     )

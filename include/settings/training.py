@@ -122,7 +122,6 @@ class DpoSettings(OptimiserSettings):
     loss: Literal["sigmoid", "ipo"] = identity("sigmoid")
     label_smoothing: float = identity(0.0, ge=0, lt=0.5)
     max_identical_share: float = identity(0.2, ge=0, le=1)
-    allow_early_stop: bool = identity(False)
 
 
 class KlSettings(Settings):

@@ -30,7 +30,7 @@ def read_report(value: Mapping[str, Any], spec: RunSpec, attempt: str) -> Report
         raise Interrupted(f"{spec.stage} stopped at step {report.last_step} of {report.asked_steps} ({report.stop_reason})")
     if report.outcome != Outcome.COMPLETE:
         raise RunFailed(f"{spec.stage} failed at step {report.last_step} of {report.asked_steps} ({report.stop_reason}): {report.message}")
-    early = report.stop_reason == StopReason.EARLY_STOP and (spec.stage in EARLY_STOP_ALLOWED or spec.config.get("allow_early_stop"))
+    early = report.stop_reason == StopReason.EARLY_STOP and spec.stage in EARLY_STOP_ALLOWED
     if report.last_step != report.asked_steps and not early:
         raise NotComplete(f"{spec.stage} ended at step {report.last_step}, {report.asked_steps} were asked for ({report.stop_reason})")
     if report.last_step < 1:
