@@ -157,10 +157,10 @@ def _resolve(options: argparse.Namespace) -> int:
 
 
 def _pull(options: argparse.Namespace) -> int:
+    import fsspec
+
     from include.domain.manifest import Manifest
     from include.stores.artifacts import ArtifactStore
-
-    import fsspec
 
     catalog = _catalog()
     body = catalog.releases.deployment(catalog.lineage.resolve(full_ref(catalog, options.ref)))
