@@ -2,7 +2,8 @@
 
 A prompt is filled in once for all its answers, rows of like length go together, a finished row leaves the batch. The
 random numbers of an answer come from its seed alone, one for each token, so neither its neighbours nor the batch size
-change it. The model is handed in (any object with the interface of a Hugging Face causal model).
+change it (in float32; in bfloat16 rounding depends on how many rows are computed together, so there the same batches must
+be formed to get the same text). The model is handed in (any object with the interface of a Hugging Face causal model).
 """
 
 from collections.abc import Sequence

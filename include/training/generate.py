@@ -49,16 +49,18 @@ class Generator:
         self.job = job
         self.tokenizer = load_tokenizer(job.input("policy"))
         dtype = DTYPES[job.config.text("dtype", tuple(DTYPES), "float32")]
+        portion = job.config.positive("portion_prompts", DEFAULT_PORTION_PROMPTS)
         self.model = load_causal_lm(job.input("policy")).to(compute_device(), dtype)
         self.samples = job.config.positive("candidates_per_prompt")
         section = job.config.section("sampling")
         section.only("temperature", "top_p", "top_k", "max_new_tokens")
         top_k = section.integer("top_k") if "top_k" in section else None
         self.sampling = Sampling(section.number("temperature"), section.number("top_p", 1.0), top_k, section.positive("max_new_tokens"))
-        self.rows = job.settings.positive("generation_batch", 64)
+        # In bfloat16 the rounding, and so the text, depends on how many rows are computed together: there it is not placement.
+        self.rows = portion * self.samples if dtype is torch.bfloat16 else job.settings.positive("generation_batch", 64)
         self.ids = {prompt.prompt_id: prompt_ids(self.tokenizer, prompt.messages, prompt.tools) for prompt in prompts}
         by_length = sorted(prompts, key=lambda prompt: (len(self.ids[prompt.prompt_id]), prompt.prompt_id))
-        self.portions = list(micro_batches(by_length, job.config.positive("portion_prompts", DEFAULT_PORTION_PROMPTS)))
+        self.portions = list(micro_batches(by_length, portion))
         self.written: list[dict[str, Any]] = []
         self.ended = 0
 

@@ -21,7 +21,7 @@ def capture_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer, pre
 
 
 def restore_state(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str = "") -> None:
-    """Puts back, bit by bit, what `capture_state` gave."""
+    """Puts back, bit by bit, what `capture_state` gave (the fused AdamW keeps its step counter beside the parameter)."""
     weights = checkpoint.load(_group(prefix, "model"))
     own = dict(module.named_parameters())
     if odd := sorted(set(weights) ^ set(own)):
@@ -32,8 +32,8 @@ def restore_state(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: to
     moments = checkpoint.load(_group(prefix, "optimizer"))
     for name, parameter in own.items():
         found = {key: moments[f"{name}.{key}"] for key in MOMENTS if f"{name}.{key}" in moments}
-        if found:  # the step counter stays on the CPU, where AdamW keeps it
-            optimizer.state[parameter] = {key: value if key == "step" else value.to(parameter.device) for key, value in found.items()}
+        if found:
+            optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
 
 
 def _group(prefix: str, name: str) -> str:

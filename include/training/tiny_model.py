@@ -123,7 +123,9 @@ class TinyTrainer:
         self.settings = settings
         self.seed = seed
         self.items = [self._encode(row).truncate(settings.max_length) for row in rows]
-        self.optimizer = torch.optim.AdamW(self.scorer.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
+        self.optimizer = torch.optim.AdamW(
+            self.scorer.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.1, fused=True
+        )
         warmup = min(20, settings.steps // 5)
         self.schedule = ScheduleSettings(settings.learning_rate, warmup, settings.steps, "cosine")
 

@@ -67,7 +67,7 @@ def _train(micro: int, steps: int = 3, settings: EngineSettings = SETTINGS) -> t
 
 def test_it_updates_as_plain_adamw_does() -> None:
     scorer = AnswerScorer(_model()).train()
-    optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(scorer.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     batch = collate(_items(), 0)
     for _ in range(3):
         (-_score(scorer, batch).sum() / len(batch.targets)).backward()

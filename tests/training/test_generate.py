@@ -85,6 +85,13 @@ def test_the_batch_size_changes_nothing(store: Store, answered: Started, batch: 
     assert other.report.outputs == answered.report.outputs
 
 
+def test_the_batch_size_changes_nothing_in_bfloat16_either(store: Store, answered: Started) -> None:
+    config = {**CONFIG, "dtype": "bfloat16"}
+    whole, small = (store.run(store.spec("generate", INPUTS, config, salt=f"bf16 {batch}"), generation_batch=batch) for batch in (64, 2))
+    assert whole.code == 0, whole.stderr
+    assert small.report.outputs == whole.report.outputs != answered.report.outputs
+
+
 def test_answers_of_one_prompt_have_seeds_of_their_own() -> None:
     seeds = {candidate_seed(run, prompt, index) for run in (1, 2) for prompt in ("a", "b") for index in range(3)}
     assert len(seeds) == 12
