@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit stop status clean lint lock bench up env
+.PHONY: help demo test check unit stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -54,6 +54,3 @@ lint: ## Formatting, types and imports alone
 lock: ## Resolve requirements/*.in to exact versions; UPGRADE=1: the newest
 	$(LOCAL) lock $(if $(UPGRADE),--upgrade)
 
-bench: ## Benchmarks, side by side with peers
-	$(LOCAL) install --dev
-	$(VENV)/python -m benchmarks
