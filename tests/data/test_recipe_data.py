@@ -62,11 +62,12 @@ def test_uses_follow_the_projects_shares(tiny: dict[str, Filtered], tiny_plan: B
         assert {use_of(tiny_plan.split.salt, group, tiny_plan.split.uses) for group in groups} == {use}
 
 
-def test_every_demonstration_is_right_by_its_own_verifier_and_half_are_in_form(tiny: dict[str, Filtered]) -> None:
+def test_every_demonstration_is_right_by_its_own_verifier_and_both_forms_are_there(tiny: dict[str, Filtered]) -> None:
     verdicts = [verify(p.draft.reference, p.draft.response[0].content) for p in tiny["demonstrations"].rows if p.draft.reference]
     assert len(verdicts) == len(tiny["demonstrations"].rows)
     assert all(verdict.right for verdict in verdicts)
-    assert 0.4 < sum(verdict.in_form for verdict in verdicts) / len(verdicts) < 0.6
+    in_form = sum(verdict.in_form for verdict in verdicts) / len(verdicts)
+    assert 0.5 < in_form < 0.7  # sums lean to the asked form (.80), differences to the other (.25); sums are two thirds
 
 
 def test_the_verifier_prefers_the_chosen_side_of_every_synthetic_pair(tiny: dict[str, Filtered]) -> None:
