@@ -10,8 +10,11 @@ import torch
 from include.domain.manifest import MANIFEST, Manifest
 from include.domain.outcomes import Outcome
 from include.domain.records import Demonstration, Message
+from include.runtime.checkpoint import Checkpoint
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
+from include.training.errors import TrainingError
 from include.training.model_io import load_causal_lm, load_tokenizer
+from include.training.sft_program import SftTrainer
 from include.transforms.datasets_io import SidedRow
 from tests.training.harness import SFT, Started, Store, question
 
@@ -144,3 +147,11 @@ def test_a_base_with_one_wrong_byte_is_refused_by_name(store: Store, tmp_path: P
         del store.places["copy"]
     assert "input base" in message
     assert "model.safetensors is corrupt" in message
+
+
+def test_a_position_in_another_dataset_is_refused() -> None:
+    trainer = SftTrainer.__new__(SftTrainer)
+    trainer.dataset, trainer.rows = "sha256:bb22", [None] * 300  # type: ignore[assignment]
+    checkpoint = Checkpoint(Path("step-15"), 15, "1-1.0", {"dataset": "sha256:aa11", "rows": 900}, {})
+    with pytest.raises(TrainingError, match=r"made on \('sha256:aa11', 900\), this run reads \('sha256:bb22', 300\)"):
+        trainer.restore(checkpoint)
