@@ -240,9 +240,18 @@ class PrivateSlurm:
         """The cluster, an account and the calling user, without whom jobs are refused."""
         for what in (["cluster", self.settings.name], ["account", "ml", "Description=ml"],
                      ["user", self.user, "Account=ml", "DefaultAccount=ml"]):  # fmt: skip
-            added = self.run("sacctmgr", "-i", "add", *what, check=False)
+            added = self._asked_again("sacctmgr", "-i", "add", *what)
             if added.returncode and "Nothing new added" not in added.stdout + added.stderr and "already exists" not in added.stdout:
                 raise LocalError(f"sacctmgr add {' '.join(what)} said: {added.stderr.strip() or added.stdout.strip()}")
+
+    def _asked_again(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """The command, repeated for 30 s while slurmdbd refuses connections: seen on a busy machine right after it had answered."""
+        for _ in range(60):
+            done = self.run(*argv, check=False)
+            if "Connection refused" not in done.stderr:
+                break
+            time.sleep(0.5)
+        return done
 
     # Daemons
 
