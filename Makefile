@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit stop status clean lint lock up env
+.PHONY: help demo test test-all check unit stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -13,7 +13,7 @@ AUTO ?=
 PYTEST ?= -q
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  Variables: RECIPE=quickstart|tiny|…  METHOD=dpo|ppo  AUTO=1 (nobody is asked)  TORCH_INDEX=<source of torch builds>"
 
@@ -36,6 +36,9 @@ clean: ## Stop, then remove runs, databases and passwords; ALL=1: environments a
 	$(LOCAL) clean $(if $(ALL),--all)
 
 test: check ## Set up what is needed, then all checks and all tests
+	$(VENV)/python -m pytest -m 'not slow' $(PYTEST)
+
+test-all: check ## The same, and the slow end-to-end tests
 	$(VENV)/python -m pytest $(PYTEST)
 
 unit: ## The tests that need no service
