@@ -66,6 +66,11 @@ class Run:
         got: str = until(f"{task} of {self.run_id} as {' or '.join(states)}", look, seconds=seconds)
         return got
 
+    def wait_until_watched(self, task: str) -> None:
+        """Until the task is deferred and a triggerer has taken it over."""
+        self.wait_for(task, "deferred")
+        until(f"a triggerer for {task} of {self.run_id}", lambda: self.instances()[task].get("triggerer_job"))
+
     def explain(self) -> str:
         failed = [name for name, state in self.states().items() if state == "failed"]
         return "; ".join(f"{name}: {self.log(name)[-1500:]}" for name in failed) or str(self.states())
