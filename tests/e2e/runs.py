@@ -60,7 +60,7 @@ class Run:
             found = self.states().get(task)
             if found in states:
                 return found
-            assert found == "failed" or self.state not in ENDED, f"{self.run_id} ended and {task} is {found}: {self.explain()}"
+            assert self.state not in ENDED, f"{self.run_id} ended and {task} is {found}: {self.explain()}"
             return None
 
         got: str = until(f"{task} of {self.run_id} as {' or '.join(states)}", look, seconds=seconds)
