@@ -1,0 +1,61 @@
+"""Who still wants a job, and under which names the reconciler looks for ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from include.flows import reconciling, stage_work
+from include.flows.reconciling import is_owner_alive, reconcile_cluster
+from tests.flows.conftest import Plane
+from tests.flows.things import D
+
+OWNER = {"dag_id": "train_sft", "run_id": "manual__1", "task_id": "sft.train", "map_index": -1}
+
+
+class Airflow:
+    """Answers what states tasks have."""
+
+    def __init__(self, states: dict[str, dict[str, Any]]) -> None:
+        self.states = states
+
+    def get_task_states(self, **asked: Any) -> dict[str, dict[str, Any]]:
+        assert (asked["dag_id"], asked["task_ids"], asked["run_ids"]) == ("train_sft", ["sft.train"], ["manual__1"])
+        return self.states
+
+
+def alive(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, Any]], **owner: Any) -> bool:
+    monkeypatch.setattr(reconciling, "get_current_context", lambda: {"ti": Airflow(states)})
+    return is_owner_alive({**OWNER, **owner})
+
+
+@pytest.mark.parametrize("state", ["success", "failed", "skipped", "upstream_failed", "removed"])
+def test_a_task_that_ended_wants_nothing_any_more(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    assert not alive(monkeypatch, {"manual__1": {"sft.train": state}})
+
+
+@pytest.mark.parametrize("state", ["running", "deferred", "up_for_retry", "queued", "scheduled", None])
+def test_a_task_on_its_way_still_wants_its_job(monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
+    assert alive(monkeypatch, {"manual__1": {"sft.train": state}})
+
+
+def test_where_nothing_is_known_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert alive(monkeypatch, {})
+    assert alive(monkeypatch, {"manual__1": {}})
+
+
+def test_of_a_mapped_task_its_own_instance_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {"manual__1": {"sft.train_0": "success", "sft.train_1": "deferred"}}
+    assert not alive(monkeypatch, states, map_index=0)
+    assert alive(monkeypatch, states, map_index=1)
+
+
+def test_it_looks_for_the_names_under_which_stages_submit(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a job whose receipt is not written yet would pass for an orphan."""
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr("airflow_slurm.reconciler.reconcile", lambda *_, **settings: asked.update(settings) or [])
+    assert reconcile_cluster() == []
+    assert asked["name_of"](D[4], 3) == stage_work.job_name(D[4], 3) == f"align-{'0' * 16}-3"
+    assert asked["name_of"](D[4], 3).startswith(asked["name_prefix"])
+    assert asked["orphan_age_s"] == 600
