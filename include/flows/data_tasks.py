@@ -1,5 +1,6 @@
 """Data: the base's raw file, and the datasets of a recipe, validated, versioned and brought to the store."""
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,10 @@ def _raw_file(source: BaseSource, name: str) -> Path:
 
         local = services.work_dir() / "corpora" / f"{source.seed}-{source.rows}" / name
         local.parent.mkdir(parents=True, exist_ok=True)
-        write_corpus(local, seed=source.seed, rows=source.rows)
+        with tempfile.TemporaryDirectory(dir=local.parent) as folder:  # whole or not there: another run may read it meanwhile
+            made = Path(folder, name)
+            write_corpus(made, seed=source.seed, rows=source.rows)
+            made.replace(local)
         return local
     path = Path(str(source.path))
     local = path if path.is_absolute() else Path(services.setting("ALIGN_SOURCES")) / path
@@ -64,7 +68,7 @@ def build(run: Json, writer: str) -> dict[str, Any]:
 
     found = recipe(run["recipe"])
     plan = plan_of(found.data, Path(services.setting("ALIGN_SOURCES")), arithmetic.VERSION)
-    out = services.work_dir() / "build" / found.data.project
+    out = services.run_dir(run, "build")
     try:
         built = build_datasets(plan, out, filesystems=_filesystems(found))
     except ValidationStopped as stopped:

@@ -159,7 +159,7 @@ def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, write
         ("preferences", [], wanted.preferences.max_imported_share),
         ("reward_pairs", synthetic, wanted.preferences.reward_max_imported_share),
     ):
-        folder = services.work_dir() / "pairs" / frozen.digest.removeprefix("sha256:")[:16] / name
+        folder = services.run_dir(run, "pairs") / name
         built = build_preferences(folder, source, _settings(wanted, name, share), imported)
         print(built.text)
         checked(built.info, wanted, folder)

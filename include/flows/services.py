@@ -1,10 +1,12 @@
 """The services a task talks to, made from the environment and Airflow's connections; each is made once a process."""
 
 import os
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from include.domain.canonical import digest
 from include.flows.errors import FlowError
 
 if TYPE_CHECKING:
@@ -102,4 +104,12 @@ def work_dir() -> Path:
     """Scratch of the control plane for files on their way to the store, and for reports that a browser opens."""
     path = Path(os.environ.get("ALIGN_WORK") or Path(setting("ALIGN_HOME")) / ".local" / "work")
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def run_dir(run: Mapping[str, Any], purpose: str) -> Path:
+    """Scratch of one DAG run, the same in each of its tries; runs at the same time share none."""
+    name = digest("scratch", {"dag": run["dag_id"], "run": run["run_id"]}).removeprefix("sha256:")[:16]
+    path = work_dir() / purpose / name
+    path.mkdir(parents=True, exist_ok=True)
     return path
