@@ -3,12 +3,18 @@
 A mounted app inherits no authentication: every route here asks for Airflow's user.
 """
 
+from collections.abc import Awaitable, Callable
+
 from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import Depends, FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 
 from include.console import api, pages
+from include.console.errors import status_of
 from include.domain.errors import AlignmentError
+
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+"""Our own pages need no script."""
 
 
 def create_app() -> FastAPI:
@@ -17,8 +23,17 @@ def create_app() -> FastAPI:
     app.include_router(pages.router)
     app.include_router(api.router)
 
+    @app.middleware("http")
+    async def harden(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        answer = await call_next(request)
+        answer.headers.setdefault("Content-Security-Policy", PAGE_POLICY)
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        return answer
+
     @app.exception_handler(AlignmentError)
-    async def refused(request: Request, error: Exception) -> JSONResponse:
-        return JSONResponse({"error": type(error).__name__, "message": str(error)}, status_code=404)
+    async def refused(request: Request, error: Exception) -> Response:
+        if "/v1/" in request.url.path:
+            return JSONResponse({"error": type(error).__name__, "message": str(error)}, status_code=status_of(error))
+        return pages.problem(request, error)
 
     return app

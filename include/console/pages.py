@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.templating import Jinja2Templates
 
+from include.console.errors import status_of
 from include.console.reading import catalog, full_ref, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
 from include.gates.results import report_from
@@ -15,8 +16,17 @@ router = APIRouter(default_response_class=HTMLResponse)
 _templates = Jinja2Templates(directory=str(Path(__file__).parent / "templates"))
 
 
-def _page(request: Request, template: str, **values: Any) -> HTMLResponse:
-    return _templates.TemplateResponse(request, template, values)
+VALIDATION_POLICY = "sandbox allow-scripts allow-popups"
+"""Pages of Great Expectations show values of the data and run scripts: in an origin of their own they reach nothing of Airflow's."""
+
+
+def _page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    return _templates.TemplateResponse(request, template, values, status_code=status)
+
+
+def problem(request: Request, error: Exception) -> HTMLResponse:
+    """The page that says why there is none."""
+    return _page(request, "problem.html", status_of(error), problem=str(error))
 
 
 @router.get("/")
@@ -25,9 +35,9 @@ def home(request: Request) -> HTMLResponse:
 
 
 @router.get("/lineage")
-def lineage(request: Request, ref: str = "champion") -> HTMLResponse:
+def lineage(request: Request, ref: str = "") -> HTMLResponse:
     opened = catalog()
-    return _tree(request, "Lineage", "lineage", ref, lambda: opened.lineage.trace(full_ref(opened, ref)).render())
+    return _tree(request, "Lineage", "lineage", ref, lambda: opened.lineage.trace(full_ref(opened, ref or "champion")).render())
 
 
 @router.get("/impact")
@@ -38,10 +48,10 @@ def impact(request: Request, ref: str = "") -> HTMLResponse:
 
 def _tree(request: Request, title: str, action: str, ref: str, text: Any) -> HTMLResponse:
     try:
-        shown, problem = text(), None
+        shown, why, status = text(), None, 200
     except AlignmentError as error:
-        shown, problem = "", str(error)
-    return _page(request, "tree.html", title=title, action=action, ref=ref, text=shown, problem=problem)
+        shown, why, status = "", str(error), status_of(error) if ref else 200  # opened from the menu: nothing was asked for yet
+    return _page(request, "tree.html", status, title=title, action=action, ref=ref, text=shown, problem=why)
 
 
 @router.get("/deployments/{digest}")
@@ -61,4 +71,4 @@ def ledger(request: Request, name: str | None = None) -> HTMLResponse:
 
 @router.get("/validation/{name}/{path:path}", response_class=FileResponse)
 def validation(name: str, path: str) -> FileResponse:
-    return FileResponse(validation_file(name, path))
+    return FileResponse(validation_file(name, path), headers={"Content-Security-Policy": VALIDATION_POLICY})

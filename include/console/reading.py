@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.domain.errors import AlignmentError
+from include.console.errors import ConsoleError
 
 if TYPE_CHECKING:
     from include.stores.catalog import Catalog
@@ -17,7 +17,7 @@ def catalog() -> "Catalog":
 
     url = os.environ.get("ALIGN_CATALOG_URL")
     if not url:
-        raise AlignmentError("ALIGN_CATALOG_URL is not set for the API server")
+        raise ConsoleError("ALIGN_CATALOG_URL is not set for the API server")
     return Catalog.open(url)
 
 
@@ -28,11 +28,13 @@ def names(opened: "Catalog") -> list[str]:
 
 def full_ref(opened: "Catalog", ref: str) -> str:
     """`ref`, with a bare ``champion`` completed where only one name has one."""
+    from include.stores.errors import NotFound
+
     if ref != "champion":
         return ref
     found = [name for name in names(opened) if opened.ledger.champion(name)]
     if len(found) != 1:
-        raise AlignmentError(f"champion of which name? {', '.join(found) or 'none is released yet'}")
+        raise NotFound(f"champion of which name? {', '.join(found) or 'none is released yet'}")
     return f"champion:{found[0]}"
 
 
@@ -60,9 +62,17 @@ def ledger_rows(opened: "Catalog", name: str | None) -> dict[str, Any]:
 
 
 def validation_file(name: str, path: str) -> Path:
-    """A page of a validation, confined to its folder."""
+    """A page of a validation, confined to its folder.
+
+    Raises:
+        NotFound: there is none, or the path leads elsewhere.
+    """
+    from include.stores.errors import NotFound
+
+    if "\0" in name + path:
+        raise NotFound("there is no such page of a validation")
     root = Path(os.environ.get("ALIGN_WORK") or Path(os.environ.get("ALIGN_HOME", ".")) / ".local" / "work") / "validation"
-    wanted = (root / name / path).resolve()
-    if not wanted.is_relative_to((root / name).resolve()) or not wanted.is_relative_to(root.resolve()) or not wanted.is_file():
-        raise AlignmentError(f"there is no page {path} of validation {name}")
+    folder, wanted = (root / name).resolve(), (root / name / path).resolve()
+    if folder.parent != root.resolve() or not wanted.is_relative_to(folder) or not wanted.is_file():
+        raise NotFound(f"there is no page {path} of validation {name}")
     return wanted

@@ -161,10 +161,17 @@ def test_a_batch_has_the_impact_of_its_labels(catalog: Catalog, chain: Chain) ->
     assert found.datasets == ("preferences@1",)
 
 
-def test_a_label_that_is_nowhere_has_no_impact(catalog: Catalog, chain: Chain) -> None:
-    found = catalog.lineage.impact("label:unknown")
+def test_a_label_that_is_in_no_dataset_has_no_impact(catalog: Catalog, chain: Chain) -> None:
+    catalog.labels.collected([label(9, "b9")])
+    found = catalog.lineage.impact("label:l9")
     assert found.empty
     assert "nothing in the catalog came from it" in found.render()
+
+
+@pytest.mark.parametrize("ref", ["label:unknown", "batch:unknown", "deployment:unknown"])
+def test_what_the_catalog_has_never_heard_of_is_not_found(catalog: Catalog, chain: Chain, ref: str) -> None:
+    with pytest.raises(NotFound, match="unknown is not in the catalog"):
+        catalog.lineage.impact(ref)
 
 
 def test_the_impact_of_a_dataset_holds_everything_after_it_and_not_itself(catalog: Catalog, chain: Chain) -> None:

@@ -95,9 +95,13 @@ class Lineage:
             return _Tracer(connection).node(start)
 
     def impact(self, ref: str) -> Impact:
-        """Everything that came from `ref`: what `trace` takes, and ``label:ID`` and ``batch:ID``."""
+        """Everything that came from `ref`: what `trace` takes, and ``label:ID`` and ``batch:ID``.
+
+        Raises:
+            NotFound: nothing of this name is in the catalog.
+        """
         with self._db.read() as connection:
-            start = ref if ref.startswith(("label:", "batch:")) else resolve(connection, ref)
+            start = _collected(connection, ref) if ref.startswith(("label:", "batch:")) else resolve(connection, ref)
             return impact_of(connection, ref, start)
 
     def resolve(self, ref: str) -> str:
@@ -115,6 +119,8 @@ def resolve(connection: sa.Connection, ref: str) -> str:
             raise NotFound(f"{rest} has no champion in the ledger")
         return champion
     if kind == "deployment":
+        if not connection.execute(sa.select(deployments.c.digest).where(deployments.c.digest == rest)).first():
+            raise NotFound(f"deployment {rest} is not in the catalog")
         return rest
     if kind == "dataset":
         return _dataset(connection, rest)
@@ -123,6 +129,16 @@ def resolve(connection: sa.Connection, ref: str) -> str:
         if connection.execute(sa.select(column).where(column == ref).limit(1)).first():
             return ref
     raise NotFound(f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME, label:ID or batch:ID")
+
+
+def _collected(connection: sa.Connection, ref: str) -> str:
+    """A label or batch that the catalog has heard of: by an event, as a dataset's member, or as a node of the graph."""
+    kind, _, name = ref.partition(":")
+    column = "label_id" if kind == "label" else "batch_id"
+    known = ((label_events.c[column], name), (memberships.c[column], name), (edges.c.parent, ref), (edges.c.child, ref))
+    if any(connection.execute(sa.select(place).where(place == value).limit(1)).first() for place, value in known):
+        return ref
+    raise NotFound(f"{kind} {name} is not in the catalog")
 
 
 def _dataset(connection: sa.Connection, name: str) -> str:
