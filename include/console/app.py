@@ -9,8 +9,9 @@ from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from include.console import api, pages
+from include.console import api, pages, run_routes
 from include.console.errors import status_of
+from include.console.run_body import FieldRefused
 from include.domain.errors import AlignmentError
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
@@ -22,6 +23,7 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Alignment", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(requires_authenticated())])
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(run_routes.router)
 
     @app.middleware("http")
     async def harden(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -33,7 +35,8 @@ def create_app() -> FastAPI:
     @app.exception_handler(AlignmentError)
     async def refused(request: Request, error: Exception) -> Response:
         if "/v1/" in request.url.path:
-            return JSONResponse({"error": type(error).__name__, "message": str(error)}, status_code=status_of(error))
+            named = {"field": error.field} if isinstance(error, FieldRefused) else {}
+            return JSONResponse({"error": type(error).__name__, **named, "message": str(error)}, status_code=status_of(error))
         return pages.problem(request, error)
 
     return app

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
 from include.console import reading
 from include.stores.catalog import Catalog
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -50,3 +52,41 @@ def mounted(app: FastAPI, **options: Any) -> TestClient:
     outer = FastAPI()
     outer.mount("/alignment", app)
     return TestClient(outer, raise_server_exceptions=False, **options)
+
+
+@pytest.fixture(scope="session")
+def airflow_database() -> None:
+    """Airflow's own database with the DAG that alignment runs start, unpaused; a scheduler there is none."""
+    from airflow.api_fastapi.app import init_auth_manager
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    from airflow.models.dag import DagModel
+    from airflow.utils.db import initdb
+    from airflow.utils.session import create_session
+
+    initdb()
+    init_auth_manager()
+    DagBundlesManager().sync_bundles_to_db()
+    bag = DagBag(dag_folder=ROOT / "dags/align_policy.py", bundle_path=ROOT / "dags", bundle_name="dags-folder")
+    assert not bag.import_errors
+    sync_bag_to_db(bag, "dags-folder", None)
+    with create_session() as session:
+        session.get(DagModel, "align_policy").is_paused = False
+
+
+@pytest.fixture
+def person(app: FastAPI, airflow_database: None) -> Callable[[str, str], TestClient]:
+    """A client of a person with a role of Airflow's simple auth manager, which decides for real what they may do."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.core_api.security import get_user
+
+    def client(name: str, role: str) -> TestClient:
+        users[name] = SimpleAuthManagerUser(username=name, role=role)
+        return mounted(app, headers={"x-user": name})
+
+    def who(request: Request) -> SimpleAuthManagerUser:
+        return users[request.headers["x-user"]]
+
+    users: dict[str, SimpleAuthManagerUser] = {}
+    app.dependency_overrides[get_user] = who
+    return client

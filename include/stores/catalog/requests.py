@@ -11,7 +11,7 @@ from include.stores.catalog.database import Database, Row
 from include.stores.catalog.tables_work import requests
 from include.stores.errors import Conflict, NotFound, StoreError
 
-STATES = ("queued", "running", "waiting", "succeeded", "failed", "cancelled")
+STATES = ("queued", "running", "waiting", "cancelling", "succeeded", "failed", "cancelled")
 FINAL = ("succeeded", "failed", "cancelled")
 
 
@@ -63,6 +63,21 @@ class Requests:
         if row is None:
             raise NotFound(f"request {run_id} is not in the catalog")
         return _request(row)
+
+    def by_key(self, idempotency_key: str) -> Request | None:
+        """The request that was accepted under this key, or None."""
+        with self._db.read() as connection:
+            query = sa.select(requests).where(requests.c.idempotency_key == idempotency_key)
+            row = connection.execute(query).mappings().first()
+        return None if row is None else _request(row)
+
+    def config_digest(self, reference: str) -> str | None:
+        """The digest that a configuration (name@version) had in the first request that used it, or None."""
+        with self._db.read() as connection:
+            for body in connection.execute(sa.select(requests.c.body).order_by(requests.c.number)).scalars():
+                if (config := body.get("config")) and isinstance(config, Mapping) and config.get("reference") == reference:
+                    return str(config["digest"])
+        return None
 
     def set_state(self, run_id: str, state: str, dag_run_id: str | None = None) -> Request:
         """Moves a request on; a final state stays."""

@@ -101,6 +101,13 @@ class Runs:
         with self._db.read() as connection:
             return [_run(row) for row in connection.execute(query).mappings()]
 
+    def producing(self, digest: str) -> list[Run]:
+        """The committed runs that gave the artifact `digest`, newest first."""
+        made = sa.select(run_outputs.c.key).where(run_outputs.c.digest == digest)
+        query = sa.select(stage_runs).where(stage_runs.c.key.in_(made)).order_by(stage_runs.c.committed_at.desc(), stage_runs.c.key)
+        with self._db.read() as connection:
+            return [_run(row) for row in connection.execute(query).mappings()]
+
     def committed(self, key: str) -> Committed | None:
         """The committed attempt of a key with its outputs, or None."""
         with self._db.read() as connection:
