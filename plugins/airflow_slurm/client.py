@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import asyncssh
 
 from airflow_slurm import commands, failures, parse
+from airflow_slurm.arrays import whole_jobs
 from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
@@ -82,7 +83,8 @@ class SlurmClient:
         if answer.code != 0:
             raise failures.submission_failure(answer.stderr, answer.code)
         job_id, cluster = parse.sbatch_receipt(answer.stdout)
-        return Receipt(job_id, job_name, self.conn_id, cluster or self._site.cluster, log_path=spec.log_path(job_id))
+        cluster = cluster or self._site.cluster
+        return Receipt(job_id, job_name, self.conn_id, cluster, log_path=spec.log_path(job_id), array=spec.array)
 
     async def queue(self, name: str | None = None) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.
@@ -92,32 +94,44 @@ class SlurmClient:
         answer = await self._ask(commands.squeue(self._site.cluster, name))
         return parse.queue_rows(answer)
 
-    async def accounting(self, since: float, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.AccountingRow]:
+    async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.QueueRow]:
+        """Jobs of any user that the controller still knows and shows: some ids, or one name. Unknown ids are passed over."""
+        try:
+            answer = await self._ask(commands.squeue(self._site.cluster, name, ids=ids, all_users=True))
+        except CommandRefused as error:
+            if "Invalid job id" in error.words:
+                return []
+            raise
+        return parse.queue_rows(answer)
+
+    async def accounting(
+        self, since: float, *, ids: Sequence[str] = (), name: str | None = None, all_users: bool = False
+    ) -> list[parse.AccountingRow]:
         """All incarnations of some jobs since a time, oldest first for each job.
 
         :raises AccountingDisabled: the site keeps none. :raises AccountingUnreachable: it does not answer.
         """
         rows: list[parse.AccountingRow] = []
         for first in range(0, max(1, len(ids)), IDS_A_COMMAND):
-            argv = commands.sacct(since, ids=ids[first : first + IDS_A_COMMAND], name=name, cluster=self._site.cluster)
+            chosen = ids[first : first + IDS_A_COMMAND]
+            argv = commands.sacct(since, ids=chosen, name=name, cluster=self._site.cluster, all_users=all_users)
             rows += parse.accounting_rows(await self._ask(argv))
         return sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0))
 
     async def find_by_name(self, name: str, since: float) -> list[parse.QueueRow | parse.AccountingRow]:
-        """All jobs of one name, by id: from the queue, and from accounting those that left it.
+        """All jobs of one name, by id (an array is one): from the queue, and from accounting those that left it.
 
         A whole answer: both could be read, or the site keeps no accounting.
         """
-        queued = [row for row in await self.queue(name) if row.name == name]
+        queued = whole_jobs(row for row in await self.queue(name) if row.name == name)
         found: dict[str, parse.QueueRow | parse.AccountingRow] = {row.job_id: row for row in queued}
         try:
             # A day of margin: the cluster's clock and ours may differ.
             recorded = await self.accounting(since - 86400, name=name)
         except AccountingDisabled:
             recorded = []
-        for row in recorded:
-            if row.name == name and row.job_id not in found:
-                found[row.job_id] = row
+        for row in whole_jobs(row for row in recorded if row.name == name):
+            found.setdefault(row.job_id, row)
         return sorted(found.values(), key=lambda row: _id_order(row.job_id))
 
     async def release(self, job_id: str, cluster: str | None = None) -> None:

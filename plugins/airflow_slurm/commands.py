@@ -77,14 +77,23 @@ def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
     return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *_clusters(cluster)]
 
 
-def squeue(cluster: str | None = None, name: str | None = None) -> list[str]:
-    """All jobs of this user that the controller still knows, ended ones included; or those of one name."""
+def squeue(cluster: str | None = None, name: str | None = None, *, ids: Sequence[str] = (), all_users: bool = False) -> list[str]:
+    """All jobs of this user that the controller still knows, ended ones included; or those of one name, or of some ids.
+
+    :param all_users: other users' too, where the site shows them; with a name or ids only.
+    """
+    if all_users and not ids and not name:
+        raise ValueError("squeue for all users needs job ids or a name: without either it lists the whole site's queue")
     columns = ",".join(f"{column}:{DELIMITER}" for column in QUEUE_COLUMNS[:-1]) + f",{QUEUE_COLUMNS[-1]}:"
-    chosen = [f"--name={check_job_name(name)}"] if name else []
-    return ["squeue", "--noheader", "--states=all", "--me", *chosen, f"--Format={columns}", *_clusters(cluster)]
+    chosen = [] if all_users else ["--me"]
+    chosen += [f"--name={check_job_name(name)}"] if name else []
+    chosen += [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else []
+    return ["squeue", "--noheader", "--states=all", *chosen, f"--Format={columns}", *_clusters(cluster)]
 
 
-def sacct(since: float, *, ids: Sequence[str] = (), name: str | None = None, cluster: str | None = None) -> list[str]:
+def sacct(
+    since: float, *, ids: Sequence[str] = (), name: str | None = None, cluster: str | None = None, all_users: bool = False
+) -> list[str]:
     """Every incarnation (``--duplicates``) of some jobs from a time on; without one, sacct looks at today only.
 
     :param since: seconds since the epoch, from our own record. ``uts`` is sacct's spelling of it.
@@ -99,6 +108,7 @@ def sacct(since: float, *, ids: Sequence[str] = (), name: str | None = None, clu
         f"--delimiter={DELIMITER}",
         "--noheader",
         "--duplicates",
+        *(["--allusers"] if all_users else []),
         f"--starttime=uts{max(EARLIEST, int(since))}",
         f"--format={','.join(ACCOUNTING_COLUMNS)}",
         *chosen,
@@ -159,7 +169,7 @@ def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -
         kept["SLURM_CONF"] = site.slurm_conf
     if site.slurm_bin:
         kept["PATH"] = f"{site.slurm_bin}:{kept.get('PATH', '/usr/bin:/bin')}"
-    return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s"}
+    return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: int | None = None) -> str:
@@ -182,7 +192,8 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
         steps.append(f'PATH={shlex.quote(site.slurm_bin)}:"$PATH"; export PATH')
     if site.slurm_conf:
         steps.append(f"SLURM_CONF={shlex.quote(site.slurm_conf)}; export SLURM_CONF")
-    steps.append("LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s; export LC_ALL TZ SLURM_TIME_FORMAT")
+    # SLURM_BITSTR_LEN: by default the list of an array's waiting tasks is cut after 64 characters.
+    steps.append("LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0; export LC_ALL TZ SLURM_TIME_FORMAT SLURM_BITSTR_LEN")
     command = shlex.join(argv)
     if input_bytes is not None:
         whole = f'[ "$(printf %s "$input" | wc -c)" -eq {input_bytes + 1} ] || exit {CUT_SHORT}'

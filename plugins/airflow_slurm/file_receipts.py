@@ -6,7 +6,8 @@ holds for this one folder only: two folders, or two file systems, know nothing o
 ::
 
     ROOT/<sha256 of key>/key.json
-    ROOT/<sha256 of key>/<n>/claimed.json  receipt.json  view.json  end.json  ending  incidents.jsonl  owners/<hash>.json
+    ROOT/<sha256 of key>/<n>/claimed.json  receipt.json  view.json  end.json  ending  incidents.jsonl
+                              owners/<hash>.json  dropped/<hash>.json
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, Submission
+from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, Record, Submission
 from airflow_slurm.view import JobView
 
 
@@ -104,7 +106,7 @@ class FileReceipts:
         if not last or self._closed(key, last):
             return 0
         folder = self._folder(key) / str(last)
-        (folder / "owners" / _owner_file(owner)).unlink(missing_ok=True)
+        _put_aside(folder / "owners" / _owner_file(owner), folder / "dropped")
         if left := len(self._owners(key, last)):
             return left
         _write(folder / "ending", {"at": self._clock()})
@@ -133,6 +135,16 @@ class FileReceipts:
         """The last that :meth:`observe` kept of a submission."""
         value = _read(self._folder(key) / str(n) / "view.json")
         return JobView.from_json(value) if value else None
+
+    def history(self, key: str) -> list[Record]:
+        """See :meth:`airflow_slurm.receipts.KeepsHistory.history`."""
+        return [self._record(key, n) for n in range(1, self._last(key) + 1)]
+
+    def _record(self, key: str, n: int) -> Record:
+        dropped = [_read(path) for path in sorted((self._folder(key) / str(n) / "dropped").glob("*.json"))]
+        owners = [*self._owners(key, n), *(value for value in dropped if value is not None)]
+        view, end = self.last_view(key, n), self.end_of(key, n)
+        return Record(key, n, self._since(key, n), self._receipt(key, n), view, end, tuple(owners), tuple(self.incidents(key, n)))
 
     def _adopt(self, key: str, n: int, owner: Owner) -> Claim:
         self._put_owner(key, n, owner)
@@ -170,6 +182,12 @@ class FileReceipts:
         folder = self._folder(key) / str(n) / "owners"
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(folder / _owner_file(owner), owner)
+
+
+def _put_aside(path: Path, folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileNotFoundError):
+        os.replace(path, folder / path.name)
 
 
 def _owner_file(owner: Owner) -> str:

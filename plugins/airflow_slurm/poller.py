@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import structlog
 
+from airflow_slurm.arrays import by_id, task_id
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, SlurmError
 from airflow_slurm.hook import SlurmHook
@@ -32,11 +33,28 @@ CLOCK_MARGIN_S = 86400.0
 
 @dataclass(frozen=True)
 class Watched:
-    """A job somebody waits for. ``since``: when it was submitted, in seconds since the epoch."""
+    """A job somebody waits for.
+
+    :ivar job_name: a row of another name is another job's; empty: whatever its name.
+    :ivar since: when it was submitted, in seconds since the epoch.
+    :ivar tasks: of an array: the numbers of the tasks that are waited for.
+    :ivar foreign: it may be another user's.
+    """
 
     job_id: str
     job_name: str
     since: float
+    tasks: tuple[int, ...] = ()
+    foreign: bool = False
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Under which its rows are found: the job's own, or those of its tasks."""
+        return tuple(task_id(self.job_id, index) for index in self.tasks) if self.tasks else (self.job_id,)
+
+    def fits(self, row: QueueRow | AccountingRow) -> bool:
+        """Whether a row of its id is its own."""
+        return not self.job_name or row.name == self.job_name
 
 
 @dataclass(frozen=True)
@@ -55,17 +73,24 @@ class Snapshot:
     trouble: str = ""
 
     def of(self, job: Watched) -> Observation | None:
-        """What it says about one job; None if that wasn't watched yet. A row of another name is another job's."""
+        """What it says about one job; None if that wasn't watched yet."""
+        return self._about(job, job.job_id) if job.job_id in self.asked else None
+
+    def of_tasks(self, job: Watched) -> dict[int, Observation] | None:
+        """The same for each task of an array that is waited for."""
         if job.job_id not in self.asked:
             return None
+        return {index: self._about(job, task_id(job.job_id, index)) for index in job.tasks}
+
+    def _about(self, job: Watched, one_id: str) -> Observation:
         if self.queue is None:
             return Observation(self.at, queue_read=False, trouble=self.trouble)
-        row = self.queue.get(job.job_id)
-        if row is not None and row.name != job.job_name:
+        row = self.queue.get(one_id)
+        if row is not None and not job.fits(row):
             row = None
         rows = None
         if self.accounting is not None:
-            rows = [r for r in self.accounting.get(job.job_id, ()) if r.name == job.job_name]
+            rows = [r for r in self.accounting.get(one_id, ()) if job.fits(r)]
         return Observation(self.at, row, True, rows, self.accounting_kept, self.trouble)
 
 
@@ -80,12 +105,16 @@ class Hub:
     client: SlurmClient | None = None
 
     @contextmanager
-    def watching(self, job: Watched) -> Iterator[None]:
-        """Watch a job while the block runs."""
+    def watching(self, job: Watched) -> Iterator[Callable[[Watched], None]]:
+        """Watch a job while the block runs; what it gives changes what is watched, as tasks of an array end."""
         token = object()
-        self.jobs[token] = job
+
+        def change(to: Watched) -> None:
+            self.jobs[token] = to
+
+        change(job)
         try:
-            yield
+            yield change
         finally:
             self.jobs.pop(token, None)
 
@@ -101,23 +130,31 @@ def hub_of(key: Hashable) -> Hub:
 async def take_snapshot(client: SlurmClient, jobs: Sequence[Watched], accounting_kept: bool = True) -> Snapshot:
     """Look once. Never raises for a cluster in trouble."""
     asked = frozenset(job.job_id for job in jobs)
+    foreign = sorted({job.job_id for job in jobs if job.foreign}, key=_by_number)
     try:
-        queue = {row.job_id: row for row in await client.queue()}
+        queue = by_id(await client.queue() + (await client.queue_of_all(ids=foreign) if foreign else []))
     except SlurmError as error:
         return Snapshot(time.time(), asked, trouble=str(error))
-    named = {(job.job_id, job.job_name) for job in jobs}
-    present = {job_id: row for job_id, row in queue.items() if (job_id, row.name) in named}
-    doubtful = sorted({job.job_id for job in jobs if wants_accounting(present.get(job.job_id))}, key=_by_number)
+    present: dict[str, QueueRow] = {}
+    doubtful_ids: set[str] = set()
+    for job in jobs:
+        for one_id in job.ids:
+            row = next((row for row in queue.get(one_id, ()) if job.fits(row)), None)
+            if row is not None:
+                present[one_id] = row
+            if wants_accounting(row):
+                doubtful_ids.add(job.job_id)
+    doubtful = sorted(doubtful_ids, key=_by_number)
     if not doubtful or not accounting_kept:
         return Snapshot(time.time(), asked, present, {}, accounting_kept)
     oldest = min(job.since for job in jobs) - CLOCK_MARGIN_S
     try:
-        rows = await client.accounting(oldest, ids=doubtful)
+        rows = await client.accounting(oldest, ids=doubtful, all_users=bool(foreign))
     except AccountingDisabled as error:
         return Snapshot(time.time(), asked, present, {}, False, str(error))
     except SlurmError as error:
         return Snapshot(time.time(), asked, present, None, True, str(error))
-    return Snapshot(time.time(), asked, present, _by_job(rows))
+    return Snapshot(time.time(), asked, present, by_id(rows))
 
 
 async def snapshots(slurm_conn_id: str, hub: Hub) -> AsyncGenerator[Snapshot, None]:
@@ -157,13 +194,6 @@ def pause_s(interval_s: float, failures: int) -> float:
 def _report(slurm_conn_id: str, snapshot: Snapshot, failures: int) -> None:
     if snapshot.trouble and (failures in (1, 5, 20) or snapshot.queue is not None):
         log.warning("cluster in trouble", conn_id=slurm_conn_id, failures=failures, error=snapshot.trouble)
-
-
-def _by_job(rows: Sequence[AccountingRow]) -> dict[str, list[AccountingRow]]:
-    found: dict[str, list[AccountingRow]] = {}
-    for row in rows:
-        found.setdefault(row.job_id, []).append(row)
-    return found
 
 
 def _by_number(job_id: str) -> tuple[int, str]:

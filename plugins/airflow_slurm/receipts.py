@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, runtime_checkable
 
 from airflow_slurm.errors import BadConnection
@@ -29,7 +29,8 @@ class Receipt:
     :ivar job_id: Slurm's id. :ivar job_name: the name it can be found by.
     :ivar conn_id: the Airflow connection it was submitted over. :ivar cluster: its name, where Slurm said one.
     :ivar released_at: when its hold was lifted; None before. A hold seen after that is somebody else's, and stays.
-    :ivar log_path: where its output is written, on the cluster.
+    :ivar log_path: where its output is written, on the cluster; of an array with ``%a`` for the task's number.
+    :ivar array: of an array, the task numbers it was submitted with, such as ``0-3,7%2``.
     """
 
     job_id: str
@@ -39,6 +40,7 @@ class Receipt:
     submitted_at: float | None = None
     released_at: float | None = None
     log_path: str | None = None
+    array: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :meth:`from_json` takes back."""
@@ -79,6 +81,7 @@ class JobEnd:
         (given up by its last owner), ``lost`` (a person decided that it is gone) or ``ended`` (a person saw it end).
     :ivar view: the last that was seen of the job.
     :ivar closed_by: a task, the reconciler or a person.
+    :ivar shards: of an array: how each of its tasks ended, by its number, as :class:`airflow_slurm.shards.ShardEnd` in JSON.
     """
 
     outcome: str
@@ -86,6 +89,7 @@ class JobEnd:
     detail: str = ""
     view: JobView | None = None
     closed_by: str = ""
+    shards: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object."""
@@ -94,7 +98,9 @@ class JobEnd:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The end that was written."""
-        return cls(**{**value, "view": JobView.from_json(value["view"]) if value.get("view") else None})
+        known = {f.name for f in fields(cls)}
+        kept = {name: item for name, item in value.items() if name in known}
+        return cls(**{**kept, "view": JobView.from_json(value["view"]) if value.get("view") else None})
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,32 @@ class Submission:
     owners: tuple[Owner, ...]
     since: float
     ending: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """One submission as it is kept, live or closed.
+
+    :ivar view: the last that was seen of the job. :ivar end: how it was closed; None while it is live.
+    :ivar owners: everyone who has waited for it, those that gave it up included.
+    """
+
+    key: str
+    n: int
+    since: float
+    receipt: Receipt | None = None
+    view: JobView | None = None
+    end: JobEnd | None = None
+    owners: tuple[Owner, ...] = ()
+    incidents: tuple[Mapping[str, Any], ...] = ()
+
+
+@runtime_checkable
+class KeepsHistory(Protocol):
+    """What a store does besides, for arrays (only failed tasks are submitted again) and for the page of a task."""
+
+    def history(self, key: str) -> list[Record]:
+        """All submissions of a key, oldest first."""
 
 
 @runtime_checkable

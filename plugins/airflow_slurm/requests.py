@@ -11,7 +11,7 @@ from airflow_slurm.receipts import Owner, ReceiptStore, load_store
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy
 from airflow_slurm.submit import LookUp, Submitted, Work
-from airflow_slurm.triggers import Wait
+from airflow_slurm.waiting import Wait
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -98,6 +98,7 @@ class JobRequest:
             max_unknown_s=self.max_unknown_s,
             max_wait_s=self.max_wait_s,
             stop=vars(self.stop).copy(),
+            array=done.receipt.array,
         )
 
     def state(self, slurm_conn_id: str, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:
@@ -117,6 +118,7 @@ class JobRequest:
             "resubmits": resubmits,
             "max_resubmits": self.max_resubmits,
             "stop": vars(self.stop).copy(),
+            "array": done.receipt.array,
             "carry": dict(self.carry),
         }
 

@@ -28,6 +28,7 @@ _OPTIONS = (
     ("comment", "comment"),
     ("chdir", "chdir"),
     ("output", "output"),
+    ("array", "array"),
 )
 
 

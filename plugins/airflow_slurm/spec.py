@@ -16,6 +16,7 @@ _MEMORY = re.compile(r"[0-9]+[KMGT]?")
 _TIME = re.compile(r"[0-9]+|(?:[0-9]+-)?[0-9]+:[0-9]{2}(?::[0-9]{2})?|[0-9]+-[0-9]+|[0-9]+:[0-9]{2}:[0-9]{2}|UNLIMITED")
 _SIGNAL = re.compile(r"[A-Z]+[0-9]?|[0-9]{1,2}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ARRAY = re.compile(r"[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?(?:,[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?)*(?:%[1-9][0-9]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 _WORD_FIELDS = ("partition", "account", "qos", "reservation", "constraint", "licenses", "gres", "dependency")
@@ -32,7 +33,10 @@ class JobSpec:
     :param setup: shell lines before the command, such as ``module load cuda``. As they are, like ``body``.
     :param env: environment variables of the job, byte for byte. Nothing else of the submitter's environment gets there.
     :param chdir: working directory, absolute.
-    :param output: absolute path of the job's output; ``%j`` stands for the job id, ``%%`` for a percent sign.
+    :param array: task numbers of a job array, such as ``0-9,12%4`` (at most 4 at once); each task finds its own in
+        ``SLURM_ARRAY_TASK_ID``.
+    :param output: absolute path of the job's output; ``%j`` stands for the job id, ``%%`` for a percent sign. In an array
+        ``%A`` is the array's id and ``%a``, which has to be there, the task's number.
     :param root: folder that ``output`` and ``chdir`` must lie below, where given.
     :param mem: memory a node, such as ``64G``. :param mem_per_cpu: the same per CPU.
     :param time_limit: minutes, or ``D-HH:MM:SS``.
@@ -48,6 +52,7 @@ class JobSpec:
     body: str = ""
     setup: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    array: str | None = None
     chdir: str | None = None
     output: str | None = None
     root: str | None = None
@@ -96,10 +101,20 @@ class JobSpec:
         return cls(**values)
 
     def log_path(self, job_id: str) -> str | None:
-        """Where the output of one job is written, with ``%j`` filled in."""
+        """Where the output of one job is written, with ``%j`` filled in.
+
+        Of an array ``%A`` is filled in, and ``%a`` and ``%%`` stay: :func:`task_path` fills those.
+        """
         if self.output is None:
             return None
+        if self.array is not None:
+            return re.sub(r"%([Aa%])", lambda m: job_id if m.group(1) == "A" else m.group(0), self.output)
         return re.sub(r"%([j%])", lambda m: job_id if m.group(1) == "j" else "%", self.output)
+
+
+def task_path(pattern: str, index: int) -> str:
+    """A path of one array task: ``%a`` is its number, ``%%`` a percent sign."""
+    return re.sub(r"%([a%])", lambda m: str(index) if m.group(1) == "a" else "%", pattern)
 
 
 def safe_name(text: str) -> str:
@@ -148,6 +163,8 @@ def _check_resources(spec: JobSpec) -> None:
         value = getattr(spec, name)
         if value is not None and not pattern.fullmatch(str(value)):
             raise InvalidSpec(name, f"{value!r} is not a value like {example}")
+    if spec.array is not None and not (isinstance(spec.array, str) and _ARRAY.fullmatch(spec.array)):
+        raise InvalidSpec("array", f"{spec.array!r} is not a list of task numbers like 0-9,12%4")
     if spec.mem and spec.mem_per_cpu:
         raise InvalidSpec("mem", "mem and mem_per_cpu exclude each other")
     if not _SIGNAL.fullmatch(spec.signal):
@@ -172,5 +189,10 @@ def _check_paths(spec: JobSpec) -> None:
             raise InvalidSpec(name, f"{value!r} climbs up with '..'")
         if spec.root and name != "root" and not PurePosixPath(value).is_relative_to(spec.root):
             raise InvalidSpec(name, f"{value!r} does not lie below {spec.root!r}")
-    if spec.output and "%" in re.sub(r"%[j%]", "", spec.output):
+    if spec.output and spec.array is None and "%" in re.sub(r"%[j%]", "", spec.output):
         raise InvalidSpec("output", "only %j (the job id) and %% may be used as patterns")
+    if spec.output and spec.array is not None:
+        if "%" in re.sub(r"%[Aa%]", "", spec.output):
+            raise InvalidSpec("output", "of an array only %A (the array's id), %a (the task's number) and %% may be used as patterns")
+        if "%a" not in spec.output.replace("%%", "") and spec.output != "/dev/null":
+            raise InvalidSpec("output", "all tasks of the array would write into one file; %a stands for the task's number")

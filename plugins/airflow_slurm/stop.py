@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from airflow_slurm.arrays import whole_jobs
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AccountingUnreachable, SlurmError
 from airflow_slurm.parse import AccountingRow, QueueRow
@@ -119,7 +120,8 @@ async def look(client: SlurmClient, receipt: Receipt, since: float, before: JobV
 
 async def observe(client: SlurmClient, receipt: Receipt, since: float) -> Observation:
     """Queue and accounting rows of one job, by its id and its name (ids are used again after some years)."""
-    rows: list[QueueRow] = [row for row in await client.queue(receipt.job_name) if row.job_id == receipt.job_id]
+    named = (row for row in await client.queue(receipt.job_name) if row.name == receipt.job_name)
+    rows: list[QueueRow] = [row for row in whole_jobs(named) if row.job_id == receipt.job_id]
     if rows and not rows[0].state.info.phase.ended:
         return Observation(time.time(), queue=rows[0])
     recorded: list[AccountingRow] | None = None
@@ -127,6 +129,8 @@ async def observe(client: SlurmClient, receipt: Receipt, since: float) -> Observ
     trouble = ""
     try:
         recorded = [r for r in await client.accounting(since - 86400, ids=[receipt.job_id]) if r.name == receipt.job_name]
+        if any("_" in row.array_id for row in recorded):
+            recorded = whole_jobs(recorded)
     except AccountingDisabled:
         kept = False
     except AccountingUnreachable as error:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from airflow_slurm.arrays import whole_jobs
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
 from airflow_slurm.parse import AccountingRow, QueueRow
@@ -150,9 +151,9 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
             if rows:
                 kept = _kept(rows)
                 log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, state=kept.state.name)
-                return Receipt(
-                    kept.job_id, name, client.conn_id, client.cluster, kept.submit_time, None, _log_path(work, claim.n, kept.job_id)
-                )
+                spec = work.spec_for(claim.n)
+                path = spec.log_path(kept.job_id)
+                return Receipt(kept.job_id, name, client.conn_id, client.cluster, kept.submit_time, None, path, spec.array)
         except (Unreachable, CommandRefused) as error:
             trouble = error
         if time.monotonic() >= deadline:
@@ -166,7 +167,7 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
 async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt) -> Receipt:
     """One job of this name, recorded and released. Every step may be done again."""
     name, key, n = receipt.job_name, work.key, claim.n
-    rows = sorted((row for row in await client.queue(name) if row.name == name), key=lambda row: int(row.job_id))
+    rows = sorted(whole_jobs(row for row in await client.queue(name) if row.name == name), key=lambda row: int(row.job_id))
     kept = _kept(rows) if rows else None
     if kept is not None and kept.job_id != receipt.job_id:
         receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,21 @@ class Incarnation:
 
 
 @dataclass(frozen=True)
+class Change:
+    """A state in which the job was first seen at a time, in seconds since the epoch."""
+
+    at: float
+    state: str
+    reason: str = ""
+    restarts: int = 0
+    node_list: str = ""
+
+
+#: Changes that a view keeps: the newest.
+KEPT_CHANGES = 50
+
+
+@dataclass(frozen=True)
 class JobView:
     """The newest incarnation of a job, judged from queue and accounting together.
 
@@ -36,6 +51,8 @@ class JobView:
     :ivar restarts: how often Slurm has put the job back; counts incarnations from 0.
     :ivar estimated_start: when the controller thinks a waiting job will start; None if it doesn't say.
     :ivar incarnations: all runs that accounting knows of, oldest first; filled when the job left the queue.
+    :ivar history: the states it was seen in, oldest first; the newest 50.
+    :ivar tasks: of an array: its task numbers by state, such as ``{"COMPLETED": "0-3", "RUNNING": "4,6"}``.
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
     """
@@ -62,6 +79,8 @@ class JobView:
     observed_at: float | None = None
     missing_since: float | None = None
     unknown_since: float | None = None
+    history: tuple[Change, ...] = ()
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -86,13 +105,31 @@ class JobView:
             parts.append(f"restart {self.restarts}")
         if self.exit_code is not None and self.ended:
             parts.append(f"exit {self.exit_code}" + (f" signal {self.signal}" if self.signal else ""))
+        if self.tasks:
+            parts.append("tasks: " + ", ".join(f"{state} {indices}" for state, indices in self.tasks.items()))
         if self.phase is Phase.UNKNOWN:
             parts.append(f"outcome unknown: {self.cause}")
         return " ".join(parts)
 
+    def differs(self, other: JobView) -> bool:
+        """Whether a person would want to hear of the difference."""
+        mine = (self.phase, self.state, self.reason, self.restarts, self.tasks)
+        return mine != (other.phase, other.state, other.reason, other.restarts, other.tasks)
+
+    def remembering(self, before: JobView) -> JobView:
+        """This view with the history of an earlier one, and itself added if it differs."""
+        if (self.phase, self.state, self.reason, self.restarts) == (before.phase, before.state, before.reason, before.restarts):
+            return replace(self, history=before.history)
+        last = before.history[-1] if before.history else None
+        if last is not None and (last.state, last.reason, last.restarts) == (self.state or self.phase.value, self.reason, self.restarts):
+            return replace(self, history=before.history)
+        change = Change(self.observed_at or 0.0, self.state or self.phase.value, self.reason, self.restarts, self.node_list)
+        return replace(self, history=(*before.history, change)[-KEPT_CHANGES:])
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :meth:`from_json` takes back."""
-        return asdict(self) | {"phase": self.phase.value, "incarnations": [asdict(i) for i in self.incarnations]}
+        lists = {"incarnations": [asdict(i) for i in self.incarnations], "history": [asdict(c) for c in self.history]}
+        return asdict(self) | {"phase": self.phase.value} | lists
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> JobView:
@@ -101,4 +138,5 @@ class JobView:
         kept = {name: item for name, item in value.items() if name in known}
         kept["phase"] = Phase(kept["phase"])
         kept["incarnations"] = tuple(Incarnation(**i) for i in kept.get("incarnations", ()))
+        kept["history"] = tuple(Change(**c) for c in kept.get("history", ()))
         return cls(**kept)

@@ -43,7 +43,7 @@ def environment_of(site: commands.ClientSite = commands.ANY_SITE) -> dict[str, s
 def test_the_far_side_sees_only_what_a_client_needs() -> None:
     seen = environment_of()
     assert {name for name in seen if name not in ("PWD", "_", "OLDPWD", "SHLVL", "LC_CTYPE")} == {
-        "PATH", "HOME", "SLURM_CONF", "SLURM_JWT", "LC_ALL", "TZ", "SLURM_TIME_FORMAT",
+        "PATH", "HOME", "SLURM_CONF", "SLURM_JWT", "LC_ALL", "TZ", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN",
     }  # fmt: skip
     assert seen["SLURM_CONF"] == "/etc/slurm-b/slurm.conf"
     assert seen["HOME"] == "/home/someone"
@@ -52,7 +52,7 @@ def test_the_far_side_sees_only_what_a_client_needs() -> None:
 
 def test_a_client_on_this_machine_sees_the_same() -> None:
     kept = commands.clean_environment(INHERITED)
-    assert set(kept) == {"PATH", "HOME", "SLURM_CONF", "SLURM_JWT", "LC_ALL", "TZ", "SLURM_TIME_FORMAT"}
+    assert set(kept) == {"PATH", "HOME", "SLURM_CONF", "SLURM_JWT", "LC_ALL", "TZ", "SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN"}
 
 
 def test_the_site_says_where_commands_and_configuration_are() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,4 +76,62 @@ async def test_a_file_that_was_started_anew_is_read_from_its_start(remote: Remot
     remote.data = b"first run\n"
     await tail.read(remote)  # type: ignore[arg-type]
     remote.data = b"again\n"
-    assert await tail.read(remote) == ["again"]  # type: ignore[arg-type]
+    assert await tail.read(remote) == ["[/log was started anew; reading it from its beginning]", "again"]  # type: ignore[arg-type]
+
+
+async def test_a_file_that_was_replaced_by_a_longer_one_is_noticed(remote: RemoteFile) -> None:
+    tail = LogTail("/log")
+    remote.data = b"first run\n"
+    await tail.read(remote)  # type: ignore[arg-type]
+    remote.data = b"another run, and longer\n"
+    assert await tail.read(remote) == [  # type: ignore[arg-type]
+        "[/log was started anew; reading it from its beginning]",
+        "another run, and longer",
+    ]
+
+
+async def test_a_replaced_file_far_ahead_is_noticed_too(remote: RemoteFile) -> None:
+    tail = LogTail("/log", chunk=10)
+    remote.data = b"first run\n"
+    await tail.read(remote)  # type: ignore[arg-type]
+    remote.data = b"0123456789" * 5 + b"\n"
+    lines = await tail.read(remote)  # type: ignore[arg-type]
+    assert lines[0] == "[/log was started anew; reading it from its beginning]"
+    assert lines[1] == "[41 bytes of output left out here; all of it is in /log]"
+
+
+async def test_output_left_out_in_the_middle_of_a_character_shows_no_half_of_it(remote: RemoteFile) -> None:
+    tail = LogTail("/log", chunk=10)
+    remote.data = "ééééééé\n".encode()
+    lines = await tail.read(remote)  # type: ignore[arg-type]
+    assert lines == ["[6 bytes of output left out here; all of it is in /log]", "éééé"]
+
+
+async def test_the_log_of_a_task_is_bounded_and_ends_with_the_end(remote: RemoteFile) -> None:
+    tail = LogTail("/log", chunk=10, limit=20)
+    remote.data = b""
+    shown: list[str] = []
+    for number in range(100):
+        remote.data += f"line {number:03}\n".encode()
+        shown += await tail.read(remote)  # type: ignore[arg-type]
+    assert len([line for line in shown if line.startswith("[")]) == 1
+    assert "20 bytes of output are in this log" in next(line for line in shown if line.startswith("["))
+    last = await tail.read(remote, final=True)  # type: ignore[arg-type]
+    assert last[0].startswith("[870 bytes of output left out here")
+    assert last[-1] == "line 099"
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=12))
+def test_whatever_the_pieces_nothing_is_lost_and_nothing_comes_twice(pieces: list[str]) -> None:
+    async def follow() -> str:
+        tail, remote = LogTail("/log"), RemoteFile()
+        remote.data = b""
+        lines: list[str] = []
+        for piece in pieces:
+            for byte in piece.encode():
+                remote.data += bytes([byte])
+                lines += await tail.read(remote)  # type: ignore[arg-type]
+        return "\n".join([*lines, "".join(tail.close())])
+
+    *whole, last = "".join(pieces).split("\n")
+    assert asyncio.run(follow()) == "\n".join([*(line.rstrip("\r") for line in whole), last])

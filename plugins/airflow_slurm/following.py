@@ -1,0 +1,157 @@
+"""Follows one job, or all tasks of one array, from look to look, and tells the task's log and the store what changed."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from airflow_slurm.arrays import compact, indices_of, summarise, task_id
+from airflow_slurm.errors import SlurmError
+from airflow_slurm.poller import Hub, Snapshot, Watched
+from airflow_slurm.receipts import KeepsHistory
+from airflow_slurm.reconcile import judge
+from airflow_slurm.spec import task_path
+from airflow_slurm.states import Phase
+from airflow_slurm.tail import LogTail
+from airflow_slurm.view import Change, JobView
+from airflow_slurm.waiting import Wait, due, due_of_tasks
+
+TAIL_TIMEOUT_S = 20.0
+#: Running tasks of an array whose output is copied at a time, and failed ones whose last output is shown.
+FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
+#: Bytes at the end of a failed task's output that are shown.
+FAILURE_BYTES = 4096
+
+
+class _Follower:
+    """What both kinds share.
+
+    :ivar watched: what the loop has to look for.
+    """
+
+    def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
+        self.watched = Watched(wait.job_id, wait.job_name, wait.since)
+        self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.submitted_at)
+        self._wait, self._hub, self._log = wait, hub, log
+        self._known = False
+
+    async def _tell(self, view: JobView) -> None:
+        """Log and keep a view that differs from the last."""
+        if not self._known:
+            self._known = True
+            self.view = replace(self.view, history=await self._earlier())
+        before, self.view = self.view, view.remembering(self.view)
+        if view.differs(before):
+            self._log.info("Slurm: %s", view.describe())
+            await self._observe(self.view)
+
+    async def _earlier(self) -> tuple[Change, ...]:
+        """What an earlier process saw of this submission."""
+
+        def read() -> tuple[Change, ...]:
+            store = self._wait.store()
+            records = store.history(self._wait.key) if isinstance(store, KeepsHistory) else []
+            return next((r.view.history for r in records if r.n == self._wait.n and r.view is not None), ())
+
+        try:
+            return await asyncio.to_thread(read)
+        except Exception as error:  # noqa: BLE001
+            # As below: the store is the application's, and a history that can't be read must not end the wait.
+            self._log.warning("The receipt store could not say what was seen before: %s", error)
+            return ()
+
+    async def _observe(self, view: JobView) -> None:
+        try:
+            await asyncio.to_thread(lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
+        except Exception as error:  # noqa: BLE001
+            # The application's store may raise anything; what people read there must not end the wait for the job.
+            self._log.warning("The receipt store could not keep what was seen: %s", error)
+
+    async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
+        """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
+        if self._hub.client is None:
+            return
+        try:
+            async with asyncio.timeout(TAIL_TIMEOUT_S):
+                lines = await tail.read(self._hub.client, final=final)
+        except (SlurmError, TimeoutError) as error:
+            said = self._log.warning if final else self._log.debug
+            said("The output in %s could not be read now: %s", tail.path, error)
+            lines = []
+        for line in lines + (tail.close() if final else []):
+            self._log.info("[%s] %s", prefix, line)
+
+
+class JobFollower(_Follower):
+    """Of one job."""
+
+    def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
+        super().__init__(wait, hub, log)
+        self._tail = LogTail(wait.log_path) if wait.follow_log and wait.log_path else None
+
+    async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """Take in one look of the loop; the event, if there is something to say."""
+        seen = snapshot.of(self.watched)
+        if seen is None:
+            return None
+        await self._tell(judge(self.view, seen))
+        status = due(self.view, self._wait, snapshot.at)
+        if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
+            await self._copy(self._tail, f"job {self._wait.job_id}", final=status is not None)
+        return None if status is None else {"status": status, "view": self.view.to_json()}
+
+
+class ArrayFollower(_Follower):
+    """Of all tasks of an array, each judged by itself."""
+
+    def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
+        super().__init__(wait, hub, log)
+        indices = indices_of(wait.array or "")
+        self.watched = replace(self.watched, tasks=tuple(indices))
+        self._views = {i: JobView(task_id(wait.job_id, i), wait.cluster, submit_time=wait.submitted_at) for i in indices}
+        self._tails: dict[int, LogTail] = {}
+        self._shown = 0
+
+    async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
+        """Take in one look of the loop; the event, if there is something to say."""
+        seen = snapshot.of_tasks(self.watched)
+        if seen is None:
+            return None
+        ended = set()
+        for index, observation in seen.items():
+            self._views[index] = view = judge(self._views[index], observation)
+            if view.ended:
+                ended.add(index)
+        # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
+        self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
+        await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
+        await self._read_logs(ended)
+        status = due_of_tasks(self._views.values(), self._wait, snapshot.at)
+        if status is None:
+            return None
+        return {"status": status, "view": self.view.to_json(), "tasks": {str(i): compact(view) for i, view in self._views.items()}}
+
+    async def _read_logs(self, ended: set[int]) -> None:
+        for index in sorted(ended):
+            view = self._views[index]
+            if not view.succeeded:
+                self._log.error("Slurm: task %s", view.describe())
+                if index not in self._tails and self._wait.log_path and self._shown < SHOWN_FAILURES:
+                    self._shown += 1
+                    self._tails[index] = LogTail(task_path(self._wait.log_path, index), FAILURE_BYTES)
+        if self._wait.follow_log and self._wait.log_path:
+            for index, view in self._views.items():
+                if len(self._tails) >= FOLLOWED_TASKS:
+                    break
+                if view.phase is Phase.RUNNING and index not in self._tails:
+                    self._tails[index] = LogTail(task_path(self._wait.log_path, index))
+        for index, tail in list(self._tails.items()):
+            await self._copy(tail, f"task {task_id(self._wait.job_id, index)}", final=index in ended)
+            if index in ended:
+                del self._tails[index]
+
+
+def follower_of(wait: Wait, hub: Hub, log: Any) -> JobFollower | ArrayFollower:
+    """The one that fits."""
+    return ArrayFollower(wait, hub, log) if wait.array else JobFollower(wait, hub, log)

@@ -1,0 +1,80 @@
+"""What whoever waits for a job has to know, as a value that travels as JSON, and when something has to be decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from airflow_slurm.receipts import Owner, ReceiptStore, load_store
+from airflow_slurm.reconcile import NO_ACCOUNTING
+from airflow_slurm.states import Phase
+from airflow_slurm.view import JobView
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Everything a trigger has to know, as JSON. Times are seconds; ``since`` and ``submitted_at`` since the epoch.
+
+    :ivar array: of an array, the numbers of its tasks, such as ``0-3,7%2``.
+    :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
+    :ivar max_wait_s: how long a job may wait for its first start; None for ever.
+    :ivar stop: how the job is ended, as :class:`airflow_slurm.stop.StopPolicy` in JSON.
+    """
+
+    key: str
+    n: int
+    job_id: str
+    job_name: str
+    since: float
+    owner: Owner
+    receipts: str
+    receipts_config: dict[str, Any]
+    cluster: str | None = None
+    submitted_at: float | None = None
+    log_path: str | None = None
+    follow_log: bool = True
+    max_unknown_s: float = 3600.0
+    max_wait_s: float | None = None
+    stop: dict[str, Any] = field(default_factory=dict)
+    array: str | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Wait:
+        """The value that :func:`dataclasses.asdict` made; fields of a newer version are passed over."""
+        known = {f.name for f in fields(cls)}
+        return cls(**{name: item for name, item in value.items() if name in known})
+
+    def store(self) -> ReceiptStore:
+        """The receipt store."""
+        return load_store(self.receipts, self.receipts_config)
+
+
+def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:
+    """What has to be decided about a job now; None to wait on."""
+    now = time.time() if now is None else now
+    if view.ended:
+        return "ended"
+    if view.phase is Phase.UNKNOWN:
+        if view.cause == NO_ACCOUNTING or (view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s):
+            return "unknown"
+        return None
+    waited = now - (wait.submitted_at or wait.since)
+    if view.phase is Phase.WAITING and view.restarts == 0 and wait.max_wait_s is not None and waited >= wait.max_wait_s:
+        return "waited_too_long"
+    return None
+
+
+def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None:
+    """The same for an array: it has ended when all its tasks have, is unknown when nothing else is left to wait for, and
+    has waited too long while none of its tasks has started."""
+    found = {due(view, wait, now) for view in views}
+    if found <= {"ended", "unknown"}:
+        return "unknown" if "unknown" in found else "ended"
+    return found.pop() if len(found) == 1 else None
+
+
+def as_json(wait: Wait) -> dict[str, Any]:
+    """The trigger's argument."""
+    return asdict(wait)
