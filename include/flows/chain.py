@@ -12,6 +12,9 @@ from include.flows.approval import ReleaseApproval
 from include.flows.label_sensor import LabelSensor
 from include.flows.stage_operator import StageOperator
 
+EXPORT_POKE_S = 60
+"""How often a bucket is asked for an export that has not arrived."""
+
 
 def actor() -> str:
     """Who acts, for the ledger and for lineage: this very try of this task."""
@@ -65,7 +68,8 @@ def data(run: Any) -> Any:
 
             return build(run, actor())
 
-        waited = S3KeySensor.partial(task_id="wait_for_exports", deferrable=True, poke_interval=60, retries=2).expand_kwargs(exports(run))
+        waiting = S3KeySensor.partial(task_id="wait_for_exports", deferrable=True, poke_interval=EXPORT_POKE_S, retries=2)
+        waited = waiting.expand_kwargs(exports(run))
         built = build_datasets(run)
         waited >> built
         return built

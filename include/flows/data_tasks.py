@@ -83,7 +83,12 @@ def build(run: Json, writer: str) -> dict[str, Any]:
 def awaited_exports(run: Json) -> list[dict[str, Any]]:
     """Arguments of an S3KeySensor for every source that arrives in a bucket."""
     wanted = [source for source in recipe(run["recipe"]).data.sources if source.kind == "s3"]
-    return [{"bucket_key": source.path, "aws_conn_id": source.s3_conn_id or "aws_default"} for source in wanted]
+    return [{"bucket_key": _s3_url(str(source.path)), "aws_conn_id": source.s3_conn_id or "aws_default"} for source in wanted]
+
+
+def _s3_url(path: str) -> str:
+    """``bucket/key`` as the sensor wants it; a path that is one already stays."""
+    return path if path.startswith("s3://") else f"s3://{path}"
 
 
 def _filesystems(found: Recipe) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from include.console import reading
 from include.stores.catalog import Catalog
+from tests.airflow_database import serialize
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,20 +59,9 @@ def mounted(app: FastAPI, **options: Any) -> TestClient:
 def airflow_database() -> None:
     """Airflow's own database with the DAG that alignment runs start, unpaused; a scheduler there is none."""
     from airflow.api_fastapi.app import init_auth_manager
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-    from airflow.models.dag import DagModel
-    from airflow.utils.db import initdb
-    from airflow.utils.session import create_session
 
-    initdb()
     init_auth_manager()
-    DagBundlesManager().sync_bundles_to_db()
-    bag = DagBag(dag_folder=ROOT / "dags/align_policy.py", bundle_path=ROOT / "dags", bundle_name="dags-folder")
-    assert not bag.import_errors
-    sync_bag_to_db(bag, "dags-folder", None)
-    with create_session() as session:
-        session.get(DagModel, "align_policy").is_paused = False
+    serialize(ROOT / "dags/align_policy.py")
 
 
 @pytest.fixture
