@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check unit stop status clean lint lock up env
+.PHONY: help demo test test-all check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -53,6 +53,9 @@ lint: ## Formatting, types and imports alone
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
 	PYTHONPATH=.:plugins $(VENV)/lint-imports --no-cache
+
+peers: ## Other trainers, for parity tests and benchmarks, in an environment of their own
+	$(LOCAL) peers
 
 lock: ## Resolve requirements/*.in to exact versions; UPGRADE=1: the newest
 	$(LOCAL) lock $(if $(UPGRADE),--upgrade)

@@ -10,6 +10,7 @@ from local import demo, fetch, lock, secret_files
 from local.environment import as_shell
 from local.layout import Layout
 from local.process import LocalError
+from local.python_environments import make_peers_environment
 from local.stack import Stack
 
 
@@ -18,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
     install = commands.add_parser("install", help="Debian packages and the two Python environments")
     install.add_argument("--dev", action="store_true", help="also what tests and checks need")
+    commands.add_parser("peers", help="other trainers, to compare with, in an environment of their own")
     commands.add_parser("fetch", help="the quick start's model and data, as packages")
     commands.add_parser("up", help="start Slurm, MLflow, the annotation service and Airflow")
     commands.add_parser("down", help="stop what `up` started, and nothing else")
@@ -42,6 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     match arguments.command:
         case "install":
             stack.install(development=arguments.dev)
+        case "peers":
+            make_peers_environment(layout)
         case "fetch":
             fetch.fetch(layout)
         case "up":

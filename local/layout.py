@@ -10,6 +10,7 @@ from pathlib import Path
 from local.process import Daemons
 
 CLUSTER_LOCK = "requirements-cluster.txt"
+PEERS_LOCK = "requirements-peers.txt"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Layout:
     @property
     def python(self) -> Path:
         return self.venv / "bin/python"
+
+    @property
+    def peers_environment(self) -> Path:
+        """Other trainers, to compare with; no stage of ours uses it."""
+        return self.shared / "venv-peers"
 
     @property
     def sources(self) -> Path:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import re
 
-from local.layout import CLUSTER_LOCK, Layout
+from local.layout import CLUSTER_LOCK, PEERS_LOCK, Layout
 from local.ports import write_atomically
 from local.progress import run_logged, say, step
 from local.python_environments import PYTHON, find_uv, torch_source, uv_environment
 
-_LOCKS = {"control.in": "requirements.txt", "dev.in": "requirements-dev.txt", "cluster.in": CLUSTER_LOCK}
+_LOCKS = {"control.in": "requirements.txt", "dev.in": "requirements-dev.txt", "cluster.in": CLUSTER_LOCK, "peers.in": PEERS_LOCK}
 
 
 def lock(layout: Layout, upgrade: bool = False) -> None:
-    """Write the three lock files. A new cluster lock re-keys every stage, as it is part of each environment's identity."""
+    """Write the lock files. A new cluster lock re-keys every stage, as it is part of each environment's identity."""
     layout.shared.mkdir(exist_ok=True, mode=0o700)
     for source, target in _LOCKS.items():
         with step(f"resolving requirements/{source}"):
@@ -26,7 +26,7 @@ def lock(layout: Layout, upgrade: bool = False) -> None:
 
 def _resolve(layout: Layout, source: str, target: str, upgrade: bool) -> None:
     env = uv_environment(layout)
-    if target == CLUSTER_LOCK and (torch := os.environ.get("TORCH_INDEX")):
+    if target in (CLUSTER_LOCK, PEERS_LOCK) and (torch := os.environ.get("TORCH_INDEX")):
         env |= torch_source(torch, extra=True)
     argv = [
         find_uv(layout), "pip", "compile", "--python-version", PYTHON, "--no-header", "--no-annotate", "--quiet",

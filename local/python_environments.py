@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from local import folders
-from local.layout import CLUSTER_LOCK, Layout
+from local.layout import CLUSTER_LOCK, PEERS_LOCK, Layout
 from local.ports import write_atomically
 from local.process import LocalError
 from local.progress import run_logged, say, step
@@ -106,6 +106,21 @@ def make_cluster_environment(layout: Layout) -> None:
     if layout.cluster_environment != place and not layout.cluster_environment.exists():
         layout.cluster_environment.parent.mkdir(parents=True, exist_ok=True)
         layout.cluster_environment.symlink_to(place)
+
+
+def make_peers_environment(layout: Layout) -> None:
+    """`.local/venv-peers`: other trainers, which parity tests and benchmarks compare with. Nothing else needs it."""
+    lock, place = layout.root / PEERS_LOCK, layout.peers_environment
+    marker = place / "installed.json"
+    wanted = {lock.name: _sha256(lock)}
+    if marker.exists() and json.loads(marker.read_text()) == wanted:
+        return
+    uv, env = find_uv(layout), uv_environment(layout)
+    with step(f"installing the trainers to compare with ({PEERS_LOCK}) into {_shown(layout, place)}"):
+        _make_venv(layout, uv, env, place)
+        _install_torch(layout, uv, env, place)
+        _install(layout, uv, env, place, [lock])
+    write_atomically(marker, json.dumps(wanted, indent=1))
 
 
 def _finish(layout: Layout, place: Path) -> None:

@@ -13,6 +13,8 @@ from include.domain.records import Message
 from include.runtime.errors import InputError
 
 Messages = Sequence[Mapping[str, Any] | Message]
+LEARNED_TURNS = ("response", "last", "all")
+"""response: every assistant turn of the response. last: its last one alone. all: those among the prompt's messages too."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,26 @@ def prompt_ids(tokenizer: Any, messages: Messages, tools: Sequence[Mapping[str, 
     return one_bos(_encode(tokenizer, _render(tokenizer, messages, tools, generation=True)), *_bos(tokenizer))
 
 
-def dialogue(tokenizer: Any, messages: Messages, response: Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> Encoded:
-    """Prompt and response as ids; learned is every assistant turn of `response` with its end token, by position.
+def dialogue(
+    tokenizer: Any,
+    messages: Messages,
+    response: Messages,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    learned: str = "response",
+) -> Encoded:
+    """Prompt and response as ids; what is learned is told by position, each assistant turn with its end token.
+
+    Args:
+        learned: which assistant turns are learned, see `LEARNED_TURNS`.
 
     Raises:
         InputError: the template does not render a prompt as the beginning of its dialogue, or nothing would be learned.
     """
     turns = [*messages, *response]
+    if learned == "all":
+        first = next((at for at, turn in enumerate(messages) if at and _role(turn) == "assistant"), len(messages))
+        messages = messages[:first]
+    last = max((at for at, turn in enumerate(turns) if _role(turn) == "assistant"), default=-1)
     ids = prompt_ids(tokenizer, messages, tools)
     mask = [False] * len(ids)
     start, cursor = len(ids), _render(tokenizer, messages, tools, generation=True)
@@ -62,7 +77,7 @@ def dialogue(tokenizer: Any, messages: Messages, response: Messages, tools: Sequ
         between = _encode(tokenizer, _tail(before, cursor))
         answer = _end_once(_encode(tokenizer, _tail(whole, before)), tokenizer.eos_token_id)
         ids += between + answer
-        mask += [False] * len(between) + [True] * len(answer)
+        mask += [False] * len(between) + [learned != "last" or at == last] * len(answer)
         cursor = _rest_after(whole, before, tokenizer)
     if not any(mask):
         raise InputError("nothing would be learned: the response has no assistant turn")
@@ -97,6 +112,30 @@ def one_bos(ids: Sequence[int], bos: int | None, expected: bool) -> list[int]:
     while found < len(ids) and ids[found] == bos:
         found += 1
     return [bos] * (1 if expected or found else 0) + list(ids[found:])
+
+
+def check_beginning(tokenizer: Any, encoded: Encoded, prompt: Sequence[int]) -> None:
+    """Refuses a dialogue that does not begin with exactly its prompt's ids, or with none or two beginning-of-sequence ids.
+
+    Raises:
+        InputError: generation would see another beginning than training did.
+    """
+    bos, expected = _bos(tokenizer)
+    found = next((at for at, token in enumerate(encoded.ids) if token != bos), len(encoded)) if bos is not None else 0
+    if found > 1 or (expected and found != 1):
+        raise InputError(f"the dialogue begins with {found} beginning-of-sequence tokens, expected is one")
+    if list(encoded.ids[: encoded.prompt_length]) != list(prompt)[: encoded.prompt_length]:
+        raise InputError("the prompt's ids are not the beginning of the dialogue's")
+
+
+def merges_at_answer(tokenizer: Any, messages: Messages, response: Messages, tools: Sequence[Mapping[str, Any]] | None = None) -> bool:
+    """Whether the whole text, encoded at once, would not begin with the prompt's ids: its tokenizer joins prompt and answer.
+
+    Training goes on as generation does, with the answer encoded apart; a trainer that encodes whole texts would differ.
+    """
+    prompt = prompt_ids(tokenizer, messages, tools)
+    whole = one_bos(_encode(tokenizer, _render(tokenizer, [*messages, *response], tools, generation=False)), *_bos(tokenizer))
+    return whole[: len(prompt)] != prompt
 
 
 def _bos(tokenizer: Any) -> tuple[int | None, bool]:

@@ -5,7 +5,7 @@ processes, sees the same rows at the same step.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
@@ -25,8 +25,8 @@ def position(consumed: int, rows: int) -> tuple[int, int]:
     return divmod(consumed, rows)
 
 
-@lru_cache(maxsize=2)
-def epoch_order(seed: int, epoch: int, rows: int) -> tuple[int, ...]:
+@lru_cache(maxsize=8)
+def epoch_order(seed: int | str, epoch: int, rows: int) -> tuple[int, ...]:
     """A permutation of the rows, the same on every machine for the same (seed, epoch)."""
     order = list(range(rows))
     random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311 - an order, not a secret
@@ -56,6 +56,8 @@ class Batch:
 
     input_ids, attention_mask: [row, position]. rows, columns, targets: [learned token]; the logits at
     (rows[i], columns[i]) predict targets[i].
+    position_ids: [row, position] where several dialogues lie in one row, None otherwise. attention_mask then holds the
+    dialogue's number in its row (from 1; 0 is padding): a token sees its own dialogue alone.
     """
 
     input_ids: torch.Tensor
@@ -63,6 +65,7 @@ class Batch:
     rows: torch.Tensor
     columns: torch.Tensor
     targets: torch.Tensor
+    position_ids: torch.Tensor | None = None
 
     @property
     def size(self) -> int:
@@ -71,29 +74,62 @@ class Batch:
     @property
     def tokens(self) -> int:
         """Real tokens, padding left out."""
-        return int(self.attention_mask.sum())
+        return int((self.attention_mask > 0).sum())
 
     def to(self, device: torch.device) -> "Batch":
-        moved = (self.input_ids, self.attention_mask, self.rows, self.columns, self.targets)
-        return Batch(*(tensor.to(device) for tensor in moved))
+        moved = (value if value is None else value.to(device) for value in vars(self).values())
+        return Batch(*moved)
+
+    def scored_by(self, scorer: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """The log-probability of each learned token, [learned token]."""
+        packed = {} if self.position_ids is None else {"position_ids": self.position_ids}
+        return scorer(self.input_ids, self.attention_mask, self.rows, self.columns, self.targets, **packed)
 
 
 def collate(items: Sequence[Encoded], pad_id: int) -> Batch:
     """Pads by length. What is learned is told by position, never by id: an end token that is also the pad is learned."""
-    width = max(len(item) for item in items)
-    ids = torch.full((len(items), width), pad_id, dtype=torch.long)
-    mask = torch.zeros((len(items), width), dtype=torch.long)
+    return _lay_out([[item] for item in items], pad_id, packed=False)
+
+
+def collate_packed(bins: Sequence[Sequence[Encoded]], pad_id: int) -> Batch:
+    """Each bin's dialogues one after another in one row; positions begin anew with each, and none sees another."""
+    return _lay_out(bins, pad_id, packed=True)
+
+
+def _lay_out(bins: Sequence[Sequence[Encoded]], pad_id: int, *, packed: bool) -> Batch:
+    width = max(sum(len(item) for item in of_row) for of_row in bins)
+    ids = torch.full((len(bins), width), pad_id, dtype=torch.long)
+    mask, positions = torch.zeros_like(ids), torch.zeros_like(ids)
     rows, columns, targets = [], [], []
-    for row, item in enumerate(items):
-        ids[row, : len(item)] = torch.tensor(item.ids)
-        mask[row, : len(item)] = 1
-        learned = [at for at in range(1, len(item)) if item.loss_mask[at]]
-        rows += [row] * len(learned)
-        columns += [at - 1 for at in learned]
-        targets += [item.ids[at] for at in learned]
-    return Batch(
-        ids, mask, torch.tensor(rows, dtype=torch.long), torch.tensor(columns, dtype=torch.long), torch.tensor(targets, dtype=torch.long)
-    )
+    for row, of_row in enumerate(bins):
+        at = 0
+        for number, item in enumerate(of_row, 1):
+            end = at + len(item)
+            ids[row, at:end] = torch.tensor(item.ids)
+            mask[row, at:end] = number
+            positions[row, at:end] = torch.arange(len(item))
+            learned = [i for i in range(1, len(item)) if item.loss_mask[i]]
+            rows += [row] * len(learned)
+            columns += [at + i - 1 for i in learned]
+            targets += [item.ids[i] for i in learned]
+            at = end
+    at_row, at_column, target = (torch.tensor(part, dtype=torch.long) for part in (rows, columns, targets))
+    return Batch(ids, mask, at_row, at_column, target, positions if packed else None)
+
+
+def packed_bins(items: Sequence[Encoded], capacity: int) -> list[list[Encoded]]:
+    """The items in as few rows of at most `capacity` tokens as first-fit by falling length finds; the same for the same items."""
+    bins: list[list[Encoded]] = []
+    room: list[int] = []
+    for item in sorted(items, key=len, reverse=True):
+        at = next((i for i, left in enumerate(room) if left >= len(item)), None)
+        if at is None:
+            bins.append([item])
+            room.append(capacity - len(item))
+        else:
+            bins[at].append(item)
+            room[at] -= len(item)
+    return bins
 
 
 def pad_id_of(tokenizer: object) -> int:

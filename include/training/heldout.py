@@ -25,7 +25,7 @@ def validation_loss(scorer: AnswerScorer, rows: DemonstrationRows, limit: int, m
     total, count = 0.0, 0
     for part in micro_batches(range(min(limit, len(rows))), micro_batch):
         batch = collate([rows[i] for i in part], pad_id_of(rows.tokenizer)).to(next(scorer.parameters()).device)
-        log_probs = scorer(batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets)
+        log_probs = batch.scored_by(scorer)
         total, count = total - float(log_probs.double().sum()), count + len(log_probs)
     scorer.train(was_training)
     return total / count if count else None

@@ -63,7 +63,7 @@ def save_model(model: Any, tokenizer_folder: Path, target: Path) -> None:
     model.eval()
     model.save_pretrained(str(target), safe_serialization=True, max_shard_size="1000GB")
     copy_tokenizer(tokenizer_folder, target)
-    ids = _probe(model)
+    ids = probe_ids(model)
     with torch.no_grad():
         written = model(input_ids=ids).logits
         again = load_causal_lm(target, model.config._attn_implementation)
@@ -75,7 +75,7 @@ def save_model(model: Any, tokenizer_folder: Path, target: Path) -> None:
     gc.collect()
 
 
-def _probe(model: Any) -> torch.Tensor:
+def probe_ids(model: Any) -> torch.Tensor:
     """A few ids spread over the vocabulary."""
     size = int(model.config.vocab_size)
     device = next(model.parameters()).device

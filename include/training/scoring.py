@@ -8,7 +8,10 @@ from include.training.errors import TrainingError
 
 
 class AnswerScorer(torch.nn.Module):
-    """A causal language model whose forward gives the log-probability of each learned token, [learned token], float32."""
+    """A causal language model whose forward gives the log-probability of each learned token, [learned token], float32.
+
+    With `position_ids`, `attention_mask` numbers the dialogues that share a row (see `batching.Batch`).
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -24,12 +27,29 @@ class AnswerScorer(torch.nn.Module):
         columns: torch.Tensor,
         targets: torch.Tensor,
         temperature: float = 1.0,
+        position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        hidden = getattr(self.model, self.model.base_model_prefix)(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+        if position_ids is not None:
+            attention_mask = self._own_dialogue(attention_mask)
+        body = getattr(self.model, self.model.base_model_prefix)
+        hidden = body(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
         logits = self.model.get_output_embeddings()(hidden.last_hidden_state[rows, columns]).float()
         if temperature != 1.0:
             logits = logits / temperature
         return -torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+    def _own_dialogue(self, numbers: torch.Tensor) -> torch.Tensor:
+        """[row, 1, query, key] from the dialogues' numbers [row, position]: earlier positions of the same dialogue are seen.
+
+        Padding (number 0) sees itself, as a row of a softmax must see something. Transformers 5 takes a mask of four axes
+        as it is: booleans for sdpa, what is added to the scores for eager attention.
+        """
+        causal = torch.ones(numbers.shape[1], numbers.shape[1], dtype=torch.bool, device=numbers.device).tril()
+        seen = ((numbers[:, :, None] == numbers[:, None, :]) & causal)[:, None]
+        if self.model.config._attn_implementation == "sdpa":
+            return seen
+        dtype = next(self.model.parameters()).dtype
+        return torch.zeros(seen.shape, dtype=dtype, device=numbers.device).masked_fill(~seen, torch.finfo(dtype).min)
 
 
 def sum_by_row(log_probs: torch.Tensor, rows: torch.Tensor, count: int) -> torch.Tensor:

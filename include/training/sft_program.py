@@ -1,64 +1,110 @@
-"""Supervised fine-tuning on demonstrations, whatever the engine.
+"""Supervised fine-tuning on demonstrations, whatever the engine: all weights, or low-rank adapters.
 
 The loss is the mean negative log-probability of the learned tokens of the whole global batch: it does not depend on how
-the batch is cut into micro-batches, and a long answer weighs by its tokens.
+the batch is cut into micro-batches or packed into rows, and a long answer weighs by its tokens.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
+from include.domain.outcomes import StopReason
+from include.runtime.chat import Encoded
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import GuardTripped
 from include.runtime.job import Job
-from include.training.batching import collate, micro_batches, pad_id_of, rows_at
+from include.training.batching import Batch, collate, collate_packed, micro_batches, packed_bins, pad_id_of
 from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
 from include.training.errors import TrainingError
+from include.training.example_order import OWN, ExampleOrder, Part, mixture_parts
 from include.training.heldout import answer_check, validation_loss
+from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
-from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.lora import LoraSettings, add_adapters
+from include.training.model_checks import check_trained
+from include.training.model_io import load_causal_lm, load_tokenizer
+from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.scoring import AnswerScorer
-from include.training.tokenise import DemonstrationRows, preflight
+from include.training.tokenise import DemonstrationRows, JoinedRows, joined_rows, preflight_all
+from include.training.validation import BestState, LookSettings
 
-CONFIG_KEYS = ("steps", "global_batch", "warmup_steps", "schedule", "max_length", "eval_rows", "eval_max_new_tokens", *ENGINE_KEYS)
+CONFIG_KEYS = (
+    *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "eval_rows", "eval_max_new_tokens"),
+    *("learned_turns", "packing", "length_window", "mixture", "early_stop", "guards", "lora"),
+    *ENGINE_KEYS,
+)
 
 
 class SftTrainer:
-    """One update a step; all its state is in the engine, the order of rows is a function of the step."""
+    """One update a step; the order of examples is a function of the step."""
 
-    def __init__(self, job: Job, engine: Engine, rows: DemonstrationRows) -> None:
+    def __init__(self, job: Job, engine: Engine, rows: JoinedRows) -> None:
+        config = job.config
         self.engine = engine
         self.rows = rows
-        self.seed = job.seed
-        self.global_batch = job.config.positive("global_batch")
+        self.steps = config.positive("steps")
+        self.global_batch = config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
-        self.schedule = ScheduleSettings.of(job.config, job.config.positive("steps"))
-        self.dataset = job.input_digest("demonstrations")
+        self.max_length = config.positive("max_length")
+        self.packing = config.flag("packing", False)
+        self.length_window = config.integer("length_window", 0)
+        self.order = example_order(job, rows)
+        self.schedule = ScheduleSettings.of(config, self.steps)
+        self.dataset = rows.identity(job)
+        self.guards = LearningGuards(LearningLimits.of(config))
+        self.best = best_state(job)
 
     def train_step(self, step: int) -> StepResult:
         self.engine.train()
-        chosen = rows_at(step, self.global_batch, len(self.rows), self.seed)
+        chosen = self._examples(step)
         items = [self.rows[i] for i in chosen]
         learned = sum(item.trained_tokens for item in items)
         if learned == 0:
             raise GuardTripped("all_labels_masked", f"step {step + 1}: rows {chosen} hold no token to learn from")
         loss, tokens = 0.0, 0
-        for part in micro_batches(items, self.micro_batch):
-            batch = collate(part, pad_id_of(self.rows.tokenizer)).to(self.engine.device)
+        for batch in self._batches(items):
             if len(batch.targets) == 0:
                 continue
-            log_probs = self.engine(batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets)
-            share = -log_probs.sum() / learned
+            share = -batch.scored_by(self.engine).sum() / learned
             self.engine.backward(share)
             loss, tokens = loss + float(share.detach()), tokens + batch.tokens
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        return StepResult({"loss": loss, "grad_norm": norm, "learning_rate": rate, "learned_tokens": float(learned)}, tokens)
+        figures = {"loss": loss, "grad_norm": norm, "learning_rate": rate, "learned_tokens": float(learned)}
+        self.guards.check(step + 1, figures)
+        return self._looked(step + 1, figures, tokens)
+
+    def _examples(self, step: int) -> list[int]:
+        if not self.length_window:
+            return self.order.of_step(step)
+        return self.order.of_step_by_length(step, self.length_window, lambda example: len(self.rows[example]))
+
+    def _batches(self, items: Sequence[Encoded]) -> Iterator[Batch]:
+        """A micro-batch counts rows of the tensor: dialogues, or packed rows of them."""
+        pad_id = pad_id_of(self.rows.tokenizer)
+        if not self.packing:
+            yield from (collate(part, pad_id).to(self.engine.device) for part in micro_batches(items, self.micro_batch))
+            return
+        for part in micro_batches(packed_bins(items, self.max_length), self.micro_batch):
+            yield collate_packed(part, pad_id).to(self.engine.device)
+
+    def _looked(self, step: int, figures: dict[str, float], tokens: int) -> StepResult:
+        """With a look at validation rows where one is due, and an end where they have not got better for long enough."""
+        if self.best is None or not self.best.due(step, self.steps):
+            return StepResult(figures, tokens)
+        self.best.look(step, self.engine.module)
+        seen = {**figures, "validation_loss": self.best.last, "best_step": float(self.best.step)}
+        return StepResult(seen, tokens, StopReason.EARLY_STOP if self.best.done and step < self.steps else None)
 
     def capture(self) -> Snapshot:
-        return Snapshot(self.engine.capture(), {"dataset": self.dataset, "rows": len(self.rows)})
+        state = {"dataset": self.dataset, "rows": len(self.rows), "guards": self.guards.state()}
+        groups = self.engine.capture()
+        if self.best is not None:
+            state["best"] = self.best.state()
+            groups = {**groups, **({"best": self.best.weights} if self.best.weights else {})}
+        return Snapshot(groups, state)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         saved = (checkpoint.state["dataset"], checkpoint.state["rows"])
@@ -67,25 +113,68 @@ class SftTrainer:
                 f"{checkpoint.path} was made on {saved}, this run reads {(self.dataset, len(self.rows))}: its position means nothing"
             )
         self.engine.restore(checkpoint)
+        self.guards.load_state(checkpoint.state["guards"])
+        if self.best is not None:
+            self.best.load_state(checkpoint.state["best"], checkpoint.load("best") if "best" in checkpoint.groups else {})
+
+
+def example_order(job: Job, rows: JoinedRows) -> ExampleOrder:
+    """The order that the configuration asks for."""
+    steps, batch = job.config.positive("steps"), job.config.positive("global_batch")
+    if "mixture" not in job.config:
+        return ExampleOrder([Part(OWN, len(rows))], steps, batch, job.seed)
+    parts, mixture_seed = mixture_parts(job.config, {name: len(part) for name, part in rows.parts.items()})
+    by_name = {part.name: part for part in parts}
+    return ExampleOrder([by_name[name] for name in rows.parts], steps, batch, job.seed, mixture_seed)
+
+
+def best_state(job: Job) -> BestState | None:
+    """What follows the validation loss; None where the run does not ask for an early stop."""
+    settings = LookSettings.of(job.config)
+    if settings is None:
+        return None
+    rows = DemonstrationRows(job.input(OWN), "validation", load_tokenizer(job.input("base")), job.config.positive("max_length"))
+    if len(rows) == 0:
+        raise TrainingError(f"{rows.folder} has no validation row: an early stop would have nothing to go by")
+    limit = job.config.integer("eval_rows", 0) or len(rows)
+    micro_batch = job.settings.positive("micro_batch", 8)
+    return BestState(settings, lambda module: validation_loss(module, rows, limit, micro_batch))
 
 
 def train_sft(job: Job, make_engine: MakeEngine) -> None:
-    """Base and demonstrations in, policy out."""
+    """Base and demonstrations in, policy out; with LoRA the adapter too."""
     job.config.only(*CONFIG_KEYS)
     tokenizer = load_tokenizer(job.input("base"))
-    rows = DemonstrationRows(job.input("demonstrations"), "train", tokenizer, job.config.positive("max_length"))
-    seen = preflight(rows)
-    if seen.special_in_text:
-        job.warn(f"{seen.special_in_text} of {seen.rows} rows spell out a special token in their text")
+    rows = joined_rows(job, tokenizer)
+    seen = preflight_all(job, rows)
     model = load_causal_lm(job.input("base"), job.config.text("attention", ("sdpa", "eager"), "sdpa"))
+    lora = LoraSettings.of(job.config)
+    if lora is not None:
+        add_adapters(model, lora, job.seed)
     scorer = AnswerScorer(model)
     before = _look(job, model, scorer, tokenizer, "before")
     engine = make_engine(scorer, EngineSettings.of(job.config))
-    outcome = run_steps(job, SftTrainer(job, engine, rows), job.config.positive("steps"))
+    check_trained(engine)
+    trainer = SftTrainer(job, engine, rows)
+    outcome = run_steps(job, trainer, trainer.steps)
+    chosen = _use_best(job, trainer)
     after = _look(job, model, scorer, tokenizer, "after")
-    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key}) as folder:
-        save_model(model, job.input("base"), folder)
-    job.complete({**outcome.metrics(), **seen.metrics(), **before, **after}, stop_reason=outcome.stop_reason)
+    exported = export_policy(job, model, lora, "base")
+    figures = {**outcome.metrics(), **seen, **trainer.order.shares(), **before, **after, **chosen, **exported}
+    job.complete(figures, stop_reason=outcome.stop_reason)
+
+
+def _use_best(job: Job, trainer: SftTrainer) -> dict[str, float]:
+    """Hands on the state with the smallest validation loss, where one was looked for; warns of rows learned by heart."""
+    best = trainer.best
+    if best is None or not best.weights:
+        return {}
+    best.put_into(trainer.engine.module)
+    if best.overfit:
+        job.warn(
+            f"over-fitting: the validation loss is {best.last:.4g} at the end, {best.loss:.4g} after step {best.step}, which is handed on"
+        )
+    return {"best_step": float(best.step), "validation_loss_best": best.loss, "validation_loss_end": best.last}
 
 
 def _look(job: Job, model: Any, scorer: AnswerScorer, tokenizer: Any, when: str) -> Mapping[str, float]:

@@ -107,7 +107,7 @@ def test_a_lock_holds_for_builds_with_and_without_a_gpu() -> None:
     assert portable("numpy==2.0\nnvidia-nccl-cu12==2.1\ntorch==2.13.0+cpu\ntriton==3.5\n") == "numpy==2.0\ntorch==2.13.0\n"
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-cluster.txt"])
+@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-cluster.txt", "requirements-peers.txt"])
 def test_locks_pin_exactly_and_hold_no_address(name: str) -> None:
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if "==" not in line] == []
