@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from include.flows import services
 from include.flows.errors import FlowError, RecipeChanged
 from include.settings.catalogue import cluster, recipe
 from include.stages import programs
@@ -32,7 +33,16 @@ def _base_import(bench: Bench, run: Json, given: Json) -> Plan:
 
 
 def _sft(bench: Bench, run: Json, given: Json) -> Plan:
-    return programs.sft(bench, model(given["base"], "base"), DatasetRef.from_json(given["datasets"]["demonstrations"]))
+    mixture = bench.recipe.sft.mixture
+    names = [part.dataset for part in mixture.parts if part.dataset != "own"] if mixture else []
+    own = DatasetRef.from_json(given["datasets"]["demonstrations"])
+    return programs.sft(bench, model(given["base"], "base"), own, {name: _in_catalog(name) for name in names})
+
+
+def _in_catalog(name: str) -> DatasetRef:
+    """The data set version `name` (id@3) as the catalog knows it."""
+    found = services.catalog().datasets.resolve(name)
+    return DatasetRef(found.dataset_id, found.version, found.content_hash, found.artifact)
 
 
 def _generate(bench: Bench, run: Json, given: Json) -> Plan:

@@ -40,14 +40,23 @@ def mark_of(field: FieldInfo) -> str | None:
 
 
 def identity_config(settings: Settings) -> dict[str, Any]:
-    """The identity settings of one stage as plain JSON, with nested settings whole."""
+    """The identity settings of one stage as plain JSON, with nested settings whole but for added fields at their default."""
     out: dict[str, Any] = {}
     dumped = settings.model_dump(mode="json")
     for name, field in type(settings).model_fields.items():
-        mark = mark_of(field)
-        if mark == "identity" or (mark == "identity-added" and getattr(settings, name) != field.default):
-            out[name] = dumped[name]
+        mark, value = mark_of(field), getattr(settings, name)
+        if mark == "identity" or (mark == "identity-added" and value != field.default):
+            out[name] = _without_added(value, dumped[name])
     return out
+
+
+def _without_added(value: Any, dumped: Any) -> Any:
+    """`dumped` without the fields that nested settings got after the first release, where they hold their default."""
+    if not isinstance(value, Settings):
+        return dumped
+    fields = type(value).model_fields
+    kept = {name: getattr(value, name) for name, f in fields.items() if mark_of(f) != "identity-added" or getattr(value, name) != f.default}
+    return {name: _without_added(item, dumped[name]) for name, item in kept.items()}
 
 
 def placement_config(settings: Settings) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from typing import Any, Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from include.settings.base import Settings, identity, placement
+from include.settings.base import Settings, added_identity, identity, placement
 
 Precision = Literal["fp32", "bf16_autocast"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -79,9 +79,68 @@ class BaseImportSettings(StageSettings):
         return self
 
 
+class EarlyStop(Settings):
+    every_steps: int = Field(10, ge=1)
+    patience: int = Field(3, ge=1)
+
+
+class LoraSettings(Settings):
+    """Low-rank adapters instead of all weights. `alpha` left out is twice the rank, `targets` all linear layers of a block."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float | None = Field(None, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    targets: tuple[str, ...] | None = None
+
+
+class LearningGuardSettings(Settings):
+    """Limits past which SFT or DPO stops with its last good checkpoint kept; see `include.training.learning_guards`."""
+
+    consecutive: int = Field(5, ge=1)
+    flat_steps: int = Field(50, ge=0)
+    flat_tolerance: float = Field(1e-6, ge=0)
+    loss_factor: float = Field(3.0, gt=1)
+    kl_max: float = Field(500.0, gt=0)
+
+
+class MixturePart(Settings):
+    """`dataset`: own (the run's demonstrations), or a version in the catalog, as id@3."""
+
+    dataset: str
+    weight: float = Field(1.0, gt=0)
+    max_epochs: float | None = Field(None, gt=0)
+
+
+class Mixture(Settings):
+    """Demonstrations of several data sets in fixed shares."""
+
+    parts: tuple[MixturePart, ...] = Field(min_length=1)
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "Mixture":
+        names = [part.dataset for part in self.parts]
+        if names.count("own") != 1 or len(set(names)) != len(names):
+            raise ValueError(f"parts must name `own` once and every other data set once, got {', '.join(names)}")
+        if open_ended := [name for name in names if name != "own" and "@" not in name]:
+            raise ValueError(f"{open_ended[0]}: name a version, as {open_ended[0]}@3: the newest would change under a recipe")
+        return self
+
+
 class SftSettings(OptimiserSettings):
     eval_rows: int = identity(0, ge=0)
     eval_max_new_tokens: int = identity(40, ge=1)
+    learned_turns: Literal["response", "last", "all"] = added_identity("response")
+    """The assistant turns of a demonstration's response, its last one alone, or those among the prompt's turns too."""
+    packing: bool = added_identity(False)
+    """The dialogues of a batch share rows of `max_length` tokens; none sees another."""
+    length_window: int = added_identity(0, ge=0)
+    """So many batches are sorted by length and dealt out anew; 0: as they are drawn."""
+    mixture: Mixture | None = added_identity(None)
+    early_stop: EarlyStop | None = added_identity(None)
+    """By the loss on validation rows; the best state is handed on."""
+    guards: LearningGuardSettings = added_identity(LearningGuardSettings())
+    lora: LoraSettings | None = added_identity(None)
 
 
 class SamplingSettings(Settings):
@@ -104,11 +163,6 @@ class GenerateSettings(StageSettings):
     generation_batch: int = placement(96, ge=1)
 
 
-class EarlyStop(Settings):
-    every_steps: int = 10
-    patience: int = 3
-
-
 class RewardModelSettings(OptimiserSettings):
     clip: float = identity(5.0, gt=0)
     epsilon: float = identity(1e-8, gt=0)
@@ -119,9 +173,12 @@ class RewardModelSettings(OptimiserSettings):
 
 class DpoSettings(OptimiserSettings):
     beta: float = identity(0.1, gt=0)
-    loss: Literal["sigmoid", "ipo"] = identity("sigmoid")
+    loss: Literal["sigmoid", "ipo", "robust", "hinge", "apo_zero", "sigmoid_norm"] = identity("sigmoid")
     label_smoothing: float = identity(0.0, ge=0, lt=0.5)
     max_identical_share: float = identity(0.2, ge=0, le=1)
+    nll_weight: float = added_identity(0.0, ge=0)
+    guards: LearningGuardSettings = added_identity(LearningGuardSettings())
+    lora: LoraSettings | None = added_identity(None)
 
 
 class KlSettings(Settings):
@@ -142,12 +199,22 @@ class PpoRewardSettings(Settings):
 
 
 class PpoGuards(Settings):
+    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.guards`."""
+
     kl_negative: float = -1.0
     kl_max: float = 50.0
     value_loss_max: float = 100.0
     entropy_min: float = 0.01
     missing_reward_share: float = 0.2
     consecutive: int = 3
+    kl_noise: float = added_identity(0.5, ge=0)
+    ratio_max: float = added_identity(2.0, gt=1)
+    value_loss_factor: float = added_identity(20.0, gt=1)
+    value_loss_floor: float = added_identity(5.0, ge=0)
+    distinct_share_min: float = added_identity(0.3, ge=0, le=1)
+    length_factor: float = added_identity(3.0, gt=1)
+    hacking_reward: float = added_identity(1.0, gt=0)
+    hacking_quality: float = added_identity(0.2, gt=0)
 
 
 class PpoSettings(StageSettings):

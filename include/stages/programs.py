@@ -42,9 +42,17 @@ def base_import(bench: Bench, source: FileRef) -> Plan:
     return bench.plan("base_import", {"source": Input(source.sha256, source.sha256)}, settings)
 
 
-def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef) -> Plan:
+def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef, others: Mapping[str, DatasetRef] | None = None) -> Plan:
+    """`others`: the further data sets of the recipe's mixture, by the names it gives them."""
+    settings = bench.recipe.sft
     inputs = {"base": _model(base), "demonstrations": _data(demonstrations)}
-    return bench.plan("sft", inputs, bench.recipe.sft, tokenizer=base.tokenizer, chat_template=base.chat_template)
+    extra: dict[str, Any] = {}
+    if settings.mixture is not None:
+        named = {"own": "demonstrations"} | {name: f"demonstrations_{i}" for i, name in enumerate(sorted(others or {}), 1)}
+        inputs |= {named[name]: _data(ref) for name, ref in (others or {}).items()}
+        parts = [{"input": named[part.dataset], "weight": part.weight, "max_epochs": part.max_epochs} for part in settings.mixture.parts]
+        extra = {"mixture": {"parts": parts, "seed": settings.mixture.seed}}
+    return bench.plan("sft", inputs, settings, extra=extra, tokenizer=base.tokenizer, chat_template=base.chat_template)
 
 
 def generate(bench: Bench, policy: ModelRef, prompts: DatasetRef) -> Plan:

@@ -11,8 +11,8 @@ from include.domain.spec import Report, RunSpec
 from include.stages.errors import Interrupted, NotComplete, RunFailed
 from include.stages.refs import StageResult
 
-EARLY_STOP_ALLOWED = ("reward_model",)
-"""Stages whose early stop is part of their method."""
+EARLY_STOP_ALLOWED = {"reward_model": True, "sft": False}
+"""Stages whose early stop is part of their method: always, or where the recipe asks for one."""
 
 
 def read_report(value: Mapping[str, Any], spec: RunSpec, attempt: str) -> Report:
@@ -30,7 +30,8 @@ def read_report(value: Mapping[str, Any], spec: RunSpec, attempt: str) -> Report
         raise Interrupted(f"{spec.stage} stopped at step {report.last_step} of {report.asked_steps} ({report.stop_reason})")
     if report.outcome != Outcome.COMPLETE:
         raise RunFailed(f"{spec.stage} failed at step {report.last_step} of {report.asked_steps} ({report.stop_reason}): {report.message}")
-    early = report.stop_reason == StopReason.EARLY_STOP and spec.stage in EARLY_STOP_ALLOWED
+    allowed = EARLY_STOP_ALLOWED.get(spec.stage, False) or (spec.stage in EARLY_STOP_ALLOWED and bool(spec.config.get("early_stop")))
+    early = report.stop_reason == StopReason.EARLY_STOP and allowed
     if report.last_step != report.asked_steps and not early:
         raise NotComplete(f"{spec.stage} ended at step {report.last_step}, {report.asked_steps} were asked for ({report.stop_reason})")
     if report.last_step < 1:

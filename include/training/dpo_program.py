@@ -1,4 +1,4 @@
-"""DPO, IPO and cDPO on preference pairs, whatever the engine.
+"""DPO and its variants on preference pairs, whatever the engine: all weights, or low-rank adapters.
 
 The reference's log-probabilities are computed once, before the first update, and travel in the checkpoint under the
 digests they were made with. Logits are computed at answer positions only.
@@ -16,10 +16,14 @@ from include.runtime.job import Job
 from include.training.batching import micro_batches, pad_id_of, rows_at
 from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
 from include.training.heldout import answer_check
+from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
-from include.training.losses import DpoObjective, PairLogProbs
-from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.lora import LoraSettings, add_adapters
+from include.training.losses import DPO_LOSSES, DpoObjective, PairLogProbs
+from include.training.model_checks import check_frozen, check_trained
+from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.pair_log_probs import Distance, PairSums, all_sums, pair_batch, pair_sums, reference_key
+from include.training.policy_export import export_policy
 from include.training.precision import precision_context
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.scoring import AnswerScorer
@@ -27,7 +31,7 @@ from include.training.token_pairs import PairsError, TokenPair, encoder, pairs_o
 
 CONFIG_KEYS = (
     *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),
-    *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop"),
+    *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop", "nll_weight", "guards", "lora"),
     *ENGINE_KEYS,
 )
 OWN_SHARE_WARNING = 0.5
@@ -44,14 +48,16 @@ class DpoTrainer:
         self.pad_id = pad_id
         self.objective = DpoObjective(
             job.config.number("beta"),
-            job.config.text("loss", ("sigmoid", "ipo"), "sigmoid"),
+            job.config.text("loss", DPO_LOSSES, "sigmoid"),
             job.config.number("label_smoothing", 0.0),
+            job.config.number("nll_weight", 0.0),
         )
         self.global_batch = job.config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
         self.schedule = ScheduleSettings.of(job.config, job.config.positive("steps"))
         self.key = reference_key(job, [pairs[side] for side in SIDES])
         self.reference: dict[str, PairSums] = {}
+        self.guards = LearningGuards(LearningLimits.of(job.config))
 
     def train_step(self, step: int) -> StepResult:
         if not self.reference:
@@ -59,21 +65,27 @@ class DpoTrainer:
         self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.pairs["train"]), self.job.seed)
         total = sum(self.pairs["train"][i].weight for i in chosen)
+        chosen_tokens = sum(self.pairs["train"][i].chosen_tokens for i in chosen)
         figures: dict[str, float] = {}
         tokens = 0
         for part in micro_batches(chosen, self.micro_batch):
             pairs = [self.pairs["train"][i] for i in part]
             batch = pair_batch(pairs, self.pad_id).to(self.engine.device)
-            compared = self._compare(pairs, pair_sums(self.engine, batch), self.reference["train"].rows(part))
+            sums = pair_sums(self.engine, batch)
+            compared = self._compare(pairs, sums, self.reference["train"].rows(part))
             weights_P = torch.tensor([pair.weight for pair in pairs], device=self.engine.device)
             share = (self.objective(compared) * weights_P).sum() / total
+            if self.objective.nll_weight:
+                share = share - self.objective.nll_weight * sums.chosen.sum() / max(chosen_tokens, 1)
             self.engine.backward(share)
             tokens += batch.tokens
             for name, value in {"loss": float(share.detach()), **self._figures(compared, len(chosen))}.items():
                 figures[name] = figures.get(name, 0.0) + value
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        return StepResult({**figures, "grad_norm": norm, "learning_rate": rate}, tokens)
+        figures = {**figures, "grad_norm": norm, "learning_rate": rate}
+        self.guards.check(step + 1, figures)
+        return StepResult(figures, tokens)
 
     def _compare(self, pairs: Sequence[TokenPair], policy: PairSums, reference: PairSums) -> PairLogProbs:
         if self.objective.averages_tokens:
@@ -113,6 +125,7 @@ class DpoTrainer:
         """Runs the frozen reference once over all pairs, then lets it go."""
         model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
         scorer = AnswerScorer(model).eval().to(self.engine.device).requires_grad_(False)
+        check_frozen("reference", scorer, self.engine)
         with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
             self.reference = {
                 side: all_sums(scorer, self.pairs[side], self.micro_batch, self.pad_id, self.engine.device)
@@ -122,12 +135,13 @@ class DpoTrainer:
 
     def capture(self) -> Snapshot:
         sums = {f"{side}.{name}": getattr(of_side, name) for side, of_side in self.reference.items() for name in ("chosen", "rejected")}
-        return Snapshot({**self.engine.capture(), "reference": sums}, {"reference_key": self.key})
+        return Snapshot({**self.engine.capture(), "reference": sums}, {"reference_key": self.key, "guards": self.guards.state()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         if (saved := checkpoint.state["reference_key"]) != self.key:
             raise CheckpointError(f"{checkpoint.path}: its reference log-probabilities are of {saved}, this run's are of {self.key}")
         self.engine.restore(checkpoint)
+        self.guards.load_state(checkpoint.state["guards"])
         sums = checkpoint.load("reference")
         self.reference = {side: PairSums(sums[f"{side}.chosen"], sums[f"{side}.rejected"]) for side in SIDES if f"{side}.chosen" in sums}
 
@@ -144,19 +158,23 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
         raise PairsError("there is no training pair: nothing can be learnt")
     told = {name: value for side in SIDES for name, value in read[side][1].metrics(side).items()}
     model = load_causal_lm(job.input("policy"), job.config.text("attention", ("sdpa", "eager"), "sdpa"))
+    lora = LoraSettings.of(job.config)
+    if lora is not None:
+        add_adapters(model, lora, job.seed)
     before = _answers(job, model, tokenizer, "before")
     engine = make_engine(AnswerScorer(model), EngineSettings.of(job.config))
+    check_trained(engine)
     trainer = DpoTrainer(job, engine, {side: read[side][0] for side in SIDES}, pad_id_of(tokenizer))
     outcome = run_steps(job, trainer, job.config.positive("steps"))
     distance = Distance.of(job, trainer.pairs["train"], trainer.reference["train"])
     _warn(job, distance)
     validated = trainer.look("validation", job.config.positive("eval_pairs", 64))
     after = _answers(job, model, tokenizer, "after")
-    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
-        save_model(model, job.input("policy"), folder)
+    exported = export_policy(job, model, lora, "policy", {"reference": job.input_digest("reference")})
     dropped = {side: {"start": read[side][1].identical_at_start, "truncation": read[side][1].identical_after_truncation} for side in SIDES}
     summary = {"pairs_identical": dropped, "reference_log_probs": trainer.key}
-    job.complete({**outcome.metrics(), **told, **distance.metrics(), **validated, **before, **after}, summary, outcome.stop_reason)
+    figures = {**outcome.metrics(), **told, **distance.metrics(), **validated, **before, **after, **exported}
+    job.complete(figures, summary, outcome.stop_reason)
 
 
 def _warn(job: Job, distance: Distance) -> None:

@@ -29,6 +29,6 @@ def check_frozen(role: str, model: Any, engine: Engine) -> None:
         raise TrainingError(f"{role} is in train mode, it must be in eval mode")
     if wrong := [name for name, parameter in model.named_parameters() if parameter.requires_grad]:
         raise TrainingError(f"{role}: {wrong[0]} (and {len(wrong) - 1} more) has a gradient, it must have none")
-    trained = {parameter.data_ptr() for parameter in engine.module.parameters() if parameter.requires_grad}
-    if shared := [name for name, parameter in model.named_parameters() if parameter.data_ptr() in trained]:
+    trained = {parameter.data_ptr() for parameter in engine.module.parameters() if parameter.requires_grad and parameter.numel()}
+    if shared := [name for name, parameter in model.named_parameters() if parameter.numel() and parameter.data_ptr() in trained]:
         raise TrainingError(f"{role} shares the trained weight {shared[0]} with the policy: it would move along")

@@ -9,7 +9,7 @@ from include.settings.catalogue import cluster, recipe, recipe_names, rubric
 from include.settings.errors import SettingsError
 from include.settings.loader import parse, read_yaml
 from include.settings.recipes import Recipe
-from include.settings.training import STAGE_SETTINGS
+from include.settings.training import STAGE_SETTINGS, Mixture
 
 PLACEMENT = {
     "job",
@@ -41,6 +41,30 @@ def test_placement_moves_no_identity() -> None:
     after = before.model_copy(update={"micro_batch": 1, "log_every_steps": 7, "save_every_steps": 3})
     assert identity_config(before) == identity_config(after)
     assert placement_config(before) != placement_config(after)
+
+
+def test_a_setting_added_later_moves_no_identity_until_it_is_set() -> None:
+    sft, ppo = recipe("tiny").sft, recipe("tiny").ppo
+    assert {"packing", "lora", "guards", "mixture"} & set(identity_config(sft)) == set()
+    assert identity_config(sft.model_copy(update={"packing": True}))["packing"] is True
+    assert set(identity_config(ppo)["guards"]) == {
+        *("kl_negative", "kl_max", "value_loss_max", "entropy_min", "missing_reward_share", "consecutive")
+    }
+    wider = ppo.model_copy(update={"guards": ppo.guards.model_copy(update={"length_factor": 5.0})})
+    assert identity_config(wider)["guards"]["length_factor"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ([{"dataset": "extra@3"}], "must name `own` once"),
+        ([{"dataset": "own"}, {"dataset": "extra@3"}, {"dataset": "extra@3"}], "every other data set once"),
+        ([{"dataset": "own"}, {"dataset": "extra"}], "name a version, as extra@3"),
+    ],
+)
+def test_a_mixture_names_its_own_data_and_versions_of_others(parts: list[dict[str, str]], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Mixture.model_validate({"parts": parts})
 
 
 def test_a_number_in_scientific_form_is_a_number(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from include.domain.errors import AlignmentError
 from include.settings.catalogue import cluster, recipe
 from include.settings.recipes import Recipe
+from include.settings.training import Mixture
 from include.stages import programs
 from include.stages.plan import Bench, Plan
 from include.stages.refs import DatasetRef, FileRef, ModelRef
@@ -105,3 +106,23 @@ def test_the_deployment_is_more_than_its_weights() -> None:
     prompted = plain.model_copy(update={"release": plain.release.model_copy(update={"system_prompt": "Be brief."})})
     assert programs.deployment(plain, SFT)["digest"] != programs.deployment(prompted, SFT)["digest"]
     assert programs.deployment(plain, SFT)["digest"] == programs.deployment(plain, SFT)["digest"]
+
+
+def test_the_data_sets_of_a_mixture_are_inputs_and_their_shares_identity() -> None:
+    others = {"extra@3": DatasetRef("extra", 3, D[16], D[17])}
+
+    def planned(weight: float) -> Plan:
+        mixture = Mixture.model_validate({"parts": [{"dataset": "own", "weight": 3}, {"dataset": "extra@3", "weight": weight}], "seed": 4})
+        return programs.sft(bench(sft=recipe("tiny").sft.model_copy(update={"mixture": mixture})), BASE, DEMONSTRATIONS, others)
+
+    plan = planned(1)
+    assert plan.spec.inputs["demonstrations_1"] == D[16]
+    assert plan.artifacts["demonstrations_1"] == D[17]
+    assert plan.spec.config["mixture"] == {
+        "parts": [
+            {"input": "demonstrations", "weight": 3.0, "max_epochs": None},
+            {"input": "demonstrations_1", "weight": 1.0, "max_epochs": None},
+        ],
+        "seed": 4,
+    }
+    assert planned(2).key != plan.key == planned(1).key

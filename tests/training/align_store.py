@@ -16,7 +16,7 @@ from include.domain.records import Candidate, PreferencePair, SamplingConfig, ca
 from include.domain.spec import RunSpec
 from include.runtime.job import Job
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
-from include.training import base_import, dpo, ppo, reward_model
+from include.training import base_import, dpo, ppo, reward_model, sft
 from include.training.engine_deepspeed import engines
 from include.transforms.datasets_io import SidedRow
 from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
@@ -203,7 +203,7 @@ def run_here(store: Store, spec: RunSpec, n: int = 1, **settings: Any) -> Starte
     """One attempt in this process: no second start of torch and DeepSpeed."""
     _joined()
     arguments = store.prepare(spec, n, 100 + n, **settings)
-    programs = {"base_import": base_import.main, "reward_model": reward_model.main, "dpo": dpo.main, "ppo": ppo.main}
+    programs = {"base_import": base_import.main, "sft": sft.main, "reward_model": reward_model.main, "dpo": dpo.main, "ppo": ppo.main}
     code = programs[spec.stage](arguments)
     return Started(Path(arguments[-1]), code, "")
 

@@ -71,6 +71,38 @@ def test_ipo_is_the_squared_distance_from_half_over_beta() -> None:
     assert objective.averages_tokens
 
 
+def _one() -> PairLogProbs:
+    return _pairs([-10.0], [-12.0], [-11.0], [-11.5])  # log π/ref: chosen 1.0, rejected -0.5; margin 1.5
+
+
+def test_the_robust_loss_takes_the_flipped_labels_out_again() -> None:
+    right, wrong = math.log(1 + math.exp(-0.3)), math.log(1 + math.exp(0.3))
+    assert DpoObjective(0.2, "robust", 0.1)(_one()).item() == pytest.approx((0.9 * right - 0.1 * wrong) / 0.8, abs=1e-12)
+
+
+def test_over_labels_of_which_a_share_is_flipped_the_robust_loss_is_the_clean_one_on_average() -> None:
+    objective = DpoObjective(0.2, "robust", 0.1)
+    flipped = PairLogProbs(
+        *(getattr(_one(), name) for name in ("policy_rejected", "policy_chosen", "reference_rejected", "reference_chosen"))
+    )
+    mean = 0.9 * objective(_one()).item() + 0.1 * objective(flipped).item()
+    assert mean == pytest.approx(DpoObjective(0.2)(_one()).item(), abs=1e-12)
+
+
+def test_the_hinge_is_what_is_left_to_one() -> None:
+    assert DpoObjective(0.2, "hinge")(_one()).item() == pytest.approx(1 - 0.3, abs=1e-12)
+    assert DpoObjective(0.9, "hinge")(_one()).item() == 0.0
+
+
+def test_apo_zero_raises_the_chosen_and_lowers_the_rejected() -> None:
+    assert DpoObjective(0.2, "apo_zero")(_one()).item() == pytest.approx(1 - _sigmoid(0.2) + _sigmoid(-0.1), abs=1e-12)
+
+
+def test_the_length_normalised_loss_is_sigmoids_over_means() -> None:
+    assert DpoObjective(0.2, "sigmoid_norm")(_one()).item() == pytest.approx(math.log(1 + math.exp(-0.3)), abs=1e-12)
+    assert DpoObjective(0.2, "sigmoid_norm").averages_tokens
+
+
 def test_swapping_sides_mirrors_the_dpo_margin() -> None:
     pairs = _pairs([-10.0, -3.0], [-12.0, -5.0], [-11.0, -2.0], [-11.5, -5.5])
     swapped = PairLogProbs(pairs.policy_rejected, pairs.policy_chosen, pairs.reference_rejected, pairs.reference_chosen)
@@ -88,7 +120,8 @@ def test_implicit_rewards_are_beta_times_the_log_ratios() -> None:
     ("settings", "said"),
     [
         ({"beta": 0.0}, "beta"),
-        ({"beta": 0.1, "loss": "hinge"}, "sigmoid, ipo"),
+        ({"beta": 0.1, "loss": "kto"}, "sigmoid, ipo, robust"),
+        ({"beta": 0.1, "nll_weight": -1.0}, "nll_weight"),
         ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing"),
         ({"beta": 0.1, "loss": "ipo", "label_smoothing": 0.1}, "ipo has none"),
     ],
