@@ -91,7 +91,7 @@ def plan_of(data: DataSettings, sources_root: Path, verifier_version: str) -> Bu
 
 def split_of(data: DataSettings) -> SplitSettings:
     """The project's one way to split, for every dataset, preference datasets included."""
-    return SplitSettings(data.split_salt, uses=dict(data.use_shares))
+    return SplitSettings(data.split_salt, shares=dict(data.shares), uses=dict(data.use_shares))
 
 
 def _source_plan(item: DataSource, root: Path) -> SourcePlan:

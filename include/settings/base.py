@@ -52,11 +52,18 @@ def identity_config(settings: Settings) -> dict[str, Any]:
 
 def _without_added(value: Any, dumped: Any) -> Any:
     """`dumped` without the fields that nested settings got after the first release, where they hold their default."""
+    if isinstance(value, (list, tuple)):
+        return [_without_added(item, plain) for item, plain in zip(value, dumped, strict=True)]
     if not isinstance(value, Settings):
         return dumped
     fields = type(value).model_fields
     kept = {name: getattr(value, name) for name, f in fields.items() if mark_of(f) != "identity-added" or getattr(value, name) != f.default}
     return {name: _without_added(item, dumped[name]) for name, item in kept.items()}
+
+
+def stable_form(settings: Settings) -> Any:
+    """All settings as plain JSON, but for added fields at their default: what a digest is taken of, so that a new release moves none."""
+    return _without_added(settings, settings.model_dump(mode="json"))
 
 
 def placement_config(settings: Settings) -> dict[str, Any]:

@@ -5,7 +5,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from include.domain.canonical import digest
-from include.settings.base import Settings
+from include.domain.split import DEFAULT_SHARES
+from include.settings.base import Settings, added_identity, stable_form
 from include.settings.training import (
     BaseImportSettings,
     DpoSettings,
@@ -64,11 +65,22 @@ class DataSettings(Settings):
     max_quarantine_share: float = Field(0.02, ge=0, le=1)
     min_rows: dict[str, int] = Field(default_factory=dict)
     use_shares: dict[str, float]
+    shares: dict[str, float] = added_identity(dict(DEFAULT_SHARES))
+    """Sides of every data set of the project: train, validation, holdout. A change moves groups from side to side: give a new `split_salt` too."""
     near_duplicate_threshold: float = Field(0.8, gt=0, le=1)
     synthetic_pairs: int = Field(0, ge=0)
     synthetic_perturbations: tuple[Literal["operand", "operation", "result"], ...] = ("operand", "operation", "result")
     """What the wrong side of a synthetic pair gets wrong; see `transforms.synthetic`."""
     seed: int = 0
+
+    @field_validator("shares")
+    @classmethod
+    def _whole(cls, value: dict[str, float]) -> dict[str, float]:
+        if set(value) != set(DEFAULT_SHARES) or abs(sum(value.values()) - 1.0) > 1e-9:
+            raise ValueError(f"name {', '.join(DEFAULT_SHARES)}, together 1")
+        if min(value.values()) < 0 or not (value["train"] and value["holdout"]):
+            raise ValueError("no share may be below 0, and neither train nor holdout may be 0")
+        return {name: value[name] for name in DEFAULT_SHARES}
 
 
 class AnnotationSettings(Settings):
@@ -182,4 +194,4 @@ class Recipe(Settings):
 
     @property
     def digest(self) -> str:
-        return digest("recipe", self.model_dump(mode="json"))
+        return digest("recipe", stable_form(self))

@@ -64,12 +64,15 @@ class TinyModel(Settings):
     batch: int = 64
     learning_rate: float = 3e-3
     max_length: int = 64
+    vocab_size: int = added_identity(512, ge=300)
 
 
 class BaseImportSettings(StageSettings):
     kind: Literal["gguf", "tiny"] = identity()
     file: str = identity()
     dtype: Literal["float32"] = identity("float32")
+    chat_template: Literal["chatml", "source"] = added_identity("chatml")
+    """ChatML as this project renders it, or the template that the raw file brings."""
     tiny: TinyModel | None = identity(None)
 
     @model_validator(mode="after")
@@ -160,6 +163,8 @@ class GenerateSettings(StageSettings):
     use: Literal["preference", "rl"] = identity("preference")
     dtype: Literal["float32", "bfloat16"] = identity("float32")
     safety_filter_version: str = identity("none@1")
+    portion_prompts: int = added_identity(32, ge=1)
+    """So many prompts are answered before what was answered is written down."""
     generation_batch: int = placement(96, ge=1)
 
 
@@ -176,6 +181,11 @@ class DpoSettings(OptimiserSettings):
     loss: Literal["sigmoid", "ipo", "robust", "hinge", "apo_zero", "sigmoid_norm"] = identity("sigmoid")
     label_smoothing: float = identity(0.0, ge=0, lt=0.5)
     max_identical_share: float = identity(0.2, ge=0, le=1)
+    eval_pairs: int = added_identity(64, ge=1)
+    """So many validation pairs are looked at in the end."""
+    eval_rows: int = added_identity(0, ge=0)
+    """So many validation prompts are answered before and after; 0: none."""
+    eval_max_new_tokens: int = added_identity(32, ge=1)
     nll_weight: float = added_identity(0.0, ge=0)
     guards: LearningGuardSettings = added_identity(LearningGuardSettings())
     lora: LoraSettings | None = added_identity(None)
@@ -196,6 +206,8 @@ class PpoRewardSettings(Settings):
     clip: float = 5.0
     verifier_weight: float = 1.0
     length_penalty: float = 0.0
+    combine: Literal["mean", "minimum"] = added_identity("mean")
+    """How the members of a reward ensemble become one score; with one member they are the same."""
 
 
 class PpoGuards(Settings):
@@ -245,6 +257,8 @@ class PpoSettings(StageSettings):
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     ratio_tolerance: float = identity(1e-4, gt=0)
     guards: PpoGuards = identity(PpoGuards())
+    eval_rows: int = added_identity(0, ge=0)
+    """So many validation prompts are answered before and after; 0: none."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
 
