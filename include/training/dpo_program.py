@@ -22,7 +22,8 @@ from include.training.lora import LoraSettings, add_adapters
 from include.training.losses import DPO_LOSSES, DpoObjective, PairLogProbs
 from include.training.model_checks import check_frozen, check_trained
 from include.training.model_io import load_causal_lm, load_tokenizer
-from include.training.pair_log_probs import Distance, PairSums, all_sums, pair_batch, pair_sums, reference_key
+from include.training.pair_log_probs import Distance, PairSums, all_sums, pair_sums, reference_key
+from include.training.pair_tokens import by_length, lay_out
 from include.training.policy_export import export_policy
 from include.training.precision import precision_context
 from include.training.schedule import ScheduleSettings, learning_rate_at
@@ -68,17 +69,18 @@ class DpoTrainer:
         chosen_tokens = sum(self.pairs["train"][i].chosen_tokens for i in chosen)
         figures: dict[str, float] = {}
         tokens = 0
-        for part in micro_batches(chosen, self.micro_batch):
+        ordered = [chosen[i] for i in by_length([self.pairs["train"][i] for i in chosen])]
+        for part in micro_batches(ordered, self.micro_batch):
             pairs = [self.pairs["train"][i] for i in part]
-            batch = pair_batch(pairs, self.pad_id).to(self.engine.device)
-            sums = pair_sums(self.engine, batch)
+            laid = lay_out(pairs, self.pad_id, self.engine.module.model).to(self.engine.device)
+            sums = pair_sums(self.engine, laid)
             compared = self._compare(pairs, sums, self.reference["train"].rows(part))
             weights_P = torch.tensor([pair.weight for pair in pairs], device=self.engine.device)
             share = (self.objective(compared) * weights_P).sum() / total
             if self.objective.nll_weight:
                 share = share - self.objective.nll_weight * sums.chosen.sum() / max(chosen_tokens, 1)
             self.engine.backward(share)
-            tokens += batch.tokens
+            tokens += laid.tokens
             for name, value in {"loss": float(share.detach()), **self._figures(compared, len(chosen))}.items():
                 figures[name] = figures.get(name, 0.0) + value
         rate = learning_rate_at(step, self.schedule)
@@ -115,7 +117,7 @@ class DpoTrainer:
         if not pairs:
             return {}
         self.engine.eval()
-        policy = all_sums(self.engine, pairs, self.micro_batch, self.pad_id, self.engine.device)
+        policy = all_sums(self.engine, self.engine.module.model, pairs, self.micro_batch, self.pad_id)
         compared = self._compare(pairs, policy, self.reference[side].rows(range(len(pairs))))
         return {f"{side}_loss": float(self.objective(compared).mean())} | {
             f"{side}_{k}": v for k, v in self._figures(compared, len(pairs)).items()
@@ -128,9 +130,7 @@ class DpoTrainer:
         check_frozen("reference", scorer, self.engine)
         with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
             self.reference = {
-                side: all_sums(scorer, self.pairs[side], self.micro_batch, self.pad_id, self.engine.device)
-                for side in SIDES
-                if self.pairs[side]
+                side: all_sums(scorer, model, self.pairs[side], self.micro_batch, self.pad_id) for side in SIDES if self.pairs[side]
             }
 
     def capture(self) -> Snapshot:

@@ -9,17 +9,12 @@ from torch import Tensor
 
 from include.domain.canonical import digest
 from include.runtime.job import Job
-from include.training.batching import Batch, collate, micro_batches
+from include.training.batching import micro_batches
+from include.training.pair_tokens import PairTokens, by_length, lay_out
 from include.training.scoring import sum_by_row
 from include.training.token_pairs import TokenPair
 
 Scorer = Callable[..., Tensor]
-
-
-def pair_batch(pairs: Sequence[TokenPair], pad_id: int) -> Batch:
-    """Both sides in one batch: the chosen answers first, then the rejected."""
-    sides = [pair.sides for pair in pairs]
-    return collate([chosen for chosen, _ in sides] + [rejected for _, rejected in sides], pad_id)
 
 
 @dataclass(frozen=True)
@@ -40,20 +35,20 @@ class PairSums:
         return PairSums(self.chosen[picked], self.rejected[picked])
 
 
-def pair_sums(scorer: Scorer, batch: Batch) -> PairSums:
-    """The sums of one batch made by `pair_batch`."""
-    log_probs = scorer(batch.input_ids, batch.attention_mask, batch.rows, batch.columns, batch.targets)
-    sums = sum_by_row(log_probs, batch.rows, batch.size)
-    return PairSums(sums[: batch.size // 2], sums[batch.size // 2 :])
+def pair_sums(scorer: Scorer, laid: PairTokens) -> PairSums:
+    """The sums of one batch, whose prefixes stand once."""
+    log_probs = scorer(laid.input_ids, laid.attention_mask, laid.rows, laid.columns, laid.targets, position_ids=laid.position_ids)
+    sums = sum_by_row(log_probs, laid.owners, 2 * laid.pairs)
+    return PairSums(sums[: laid.pairs], sums[laid.pairs :])
 
 
 @torch.no_grad()
-def all_sums(scorer: Scorer, pairs: Sequence[TokenPair], micro_batch: int, pad_id: int, device: Any) -> PairSums:
-    """The sums of all pairs, on the CPU; pairs of like length go together."""
+def all_sums(scorer: Scorer, model: Any, pairs: Sequence[TokenPair], micro_batch: int, pad_id: int) -> PairSums:
+    """The sums of all pairs, on the CPU; pairs of like length go together. `model`: the causal model inside `scorer`."""
     chosen, rejected = torch.zeros(len(pairs)), torch.zeros(len(pairs))
-    order = sorted(range(len(pairs)), key=lambda i: (max(len(pairs[i].chosen), len(pairs[i].rejected)), i))
-    for part in micro_batches(order, micro_batch):
-        sums = pair_sums(scorer, pair_batch([pairs[i] for i in part], pad_id).to(device))
+    for part in micro_batches(by_length(pairs), micro_batch):
+        laid = lay_out([pairs[i] for i in part], pad_id, model).to(next(model.parameters()).device)
+        sums = pair_sums(scorer, laid)
         chosen[list(part)], rejected[list(part)] = sums.chosen.float().cpu(), sums.rejected.float().cpu()
     return PairSums(chosen, rejected)
 

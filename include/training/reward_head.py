@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from transformers.utils import logging as transformers_logging
 
 from include.domain.errors import IntegrityError
-from include.runtime.reward_model import last_token_scores, score_sequences, token_values
+from include.runtime.reward_model import score_sequences, token_values
 from include.runtime.reward_stats import RewardNormaliser
 from include.training.model_io import copy_tokenizer
 
@@ -59,14 +59,17 @@ def save_reward_model(model: Any, tokenizer_folder: Path, out: Path, normaliser:
 
 
 class SequenceScores(nn.Module):
-    """(input_ids, attention_mask) → one score a row; what the engine trains."""
+    """Scores at (row, column), one for each; what the engine trains. Masks and positions as the model takes them."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        return last_token_scores(self.model, input_ids, attention_mask)
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, columns: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
+        hidden = self.model.base_model(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
+        return self.model.score(hidden.last_hidden_state[rows, columns]).squeeze(-1).float()
 
 
 class Critic(nn.Module):

@@ -11,7 +11,6 @@ import torch
 from include.domain.outcomes import StopReason
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.job import Job
-from include.runtime.reward_model import padded, score_sequences
 from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
 from include.training.batching import micro_batches, rows_at
 from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
@@ -20,7 +19,7 @@ from include.training.loop import StepResult, run_steps
 from include.training.losses import bradley_terry
 from include.training.model_io import load_tokenizer
 from include.training.pair_measurements import PairScores, validation_accuracy, write_measurements
-from include.training.precision import precision_context
+from include.training.pair_tokens import by_length, lay_out
 from include.training.reward_head import SequenceScores, new_reward_model, save_reward_model
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.token_pairs import PairCounts, PairsError, TokenPair, encoder, pairs_of
@@ -59,7 +58,6 @@ class RewardTrainer:
         self.schedule = ScheduleSettings.of(job.config, self.total)
         self.every_steps = early.positive("every_steps", 10)
         self.patience = early.positive("patience", 3)
-        self.precision = job.config.text("precision", default="fp32")
         self.dataset = job.input_digest("preferences")
         self.best: dict[str, torch.Tensor] = {}
         self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
@@ -70,7 +68,7 @@ class RewardTrainer:
         pairs = [self.train_pairs[i] for i in chosen]
         weight = sum(pair.weight for pair in pairs)
         loss, right, margin, tokens = 0.0, 0.0, 0.0, 0
-        for part in micro_batches(pairs, self.micro_batch):
+        for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
             chosen_P, rejected_P = self._scores(part)
             weights_P = torch.tensor([pair.weight for pair in part], device=chosen_P.device)
             share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
@@ -89,17 +87,20 @@ class RewardTrainer:
 
     def _scores(self, pairs: Sequence[TokenPair]) -> tuple[torch.Tensor, torch.Tensor]:
         """Chosen and rejected scores out of one forward; where a side stands in it means nothing."""
-        input_ids, mask = padded([pair.chosen for pair in pairs] + [pair.rejected for pair in pairs], 0)
-        scores = self.engine(input_ids.to(self.engine.device), mask.to(self.engine.device))
+        laid = lay_out(pairs, 0, self.engine.module.model).to(self.engine.device)
+        scores = self.engine(laid.input_ids, laid.attention_mask, laid.end_rows, laid.end_columns, laid.position_ids)
         return scores[: len(pairs)], scores[len(pairs) :]
 
+    @torch.no_grad()
     def score(self, pairs: Sequence[TokenPair]) -> PairScores:
         """Raw scores of pairs under the present weights, without gradients."""
         self.engine.eval()
-        sequences = [pair.chosen for pair in pairs] + [pair.rejected for pair in pairs]
-        with precision_context(self.precision):
-            scores = score_sequences(self.engine.module.model, sequences, 0, 2 * self.micro_batch)
-        return PairScores(scores[: len(pairs)], scores[len(pairs) :])
+        chosen, rejected = [0.0] * len(pairs), [0.0] * len(pairs)
+        for part in micro_batches(by_length(pairs), self.micro_batch):
+            scored = self._scores([pairs[i] for i in part])
+            for index, good, bad in zip(part, scored[0].tolist(), scored[1].tolist(), strict=True):
+                chosen[index], rejected[index] = good, bad
+        return PairScores(chosen, rejected)
 
     def _look(self, step: int) -> dict[str, float]:
         seen = validation_accuracy(self.score(self.validation_pairs))

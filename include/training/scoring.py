@@ -10,7 +10,8 @@ from include.training.errors import TrainingError
 class AnswerScorer(torch.nn.Module):
     """A causal language model whose forward gives the log-probability of each learned token, [learned token], float32.
 
-    With `position_ids`, `attention_mask` numbers the dialogues that share a row (see `batching.Batch`).
+    With `position_ids`, `attention_mask` numbers the dialogues that share a row (see `batching.Batch`), or has four axes
+    and says itself who sees whom (see `pair_tokens`).
     """
 
     def __init__(self, model: Any) -> None:
@@ -29,7 +30,7 @@ class AnswerScorer(torch.nn.Module):
         temperature: float = 1.0,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        if position_ids is not None:
+        if position_ids is not None and attention_mask.dim() == 2:
             attention_mask = self._own_dialogue(attention_mask)
         body = getattr(self.model, self.model.base_model_prefix)
         hidden = body(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False)
