@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check unit peers stop status clean lint lock up env
+.PHONY: help demo test test-all faults check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -43,6 +43,10 @@ test-all: check ## The same, and the slow end-to-end tests
 
 unit: ## The tests that need no service
 	$(VENV)/python -m pytest $(PYTEST) -m "not slurm and not e2e and not browser"
+
+faults: ## Slurm provider: every accident at every point of the protocol; the table also goes to .local/faults.md
+	$(LOCAL) install --dev
+	SLURM_FAULTS_TABLE=.local/faults.md $(VENV)/python -m pytest tests/airflow_slurm/faults $(PYTEST)
 
 check: ## Set up what is needed, then formatting, types and imports
 	$(LOCAL) install --dev

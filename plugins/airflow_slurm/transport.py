@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import codecs
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 
 import asyncssh
 
@@ -22,6 +21,8 @@ asyncssh.set_log_level(logging.WARNING)
 
 #: sshd allows 10 sessions a connection by default and frees them late: 8 at once already failed, 5 did not.
 MAX_CHANNELS = 5
+#: For reading a piece of a file, in seconds; commands have a limit of their own, since Slurm's clients wait long.
+READ_TIMEOUT_S = 15.0
 
 _BROKEN = (asyncssh.Error, OSError, EOFError)
 
@@ -39,6 +40,7 @@ class SshTransport:
         self._connection: asyncssh.SSHClientConnection | None = None
         self._sftp: asyncssh.SFTPClient | None = None
         self._connecting = asyncio.Lock()
+        self._starting_sftp = asyncio.Lock()
         self._channels = asyncio.Semaphore(MAX_CHANNELS)
 
     async def close(self) -> None:
@@ -61,46 +63,62 @@ class SshTransport:
                 async with asyncio.timeout(self._timeout_s):
                     stdout, stderr = await process.communicate(stdin.encode())
             except (*_BROKEN, TimeoutError) as error:
-                await self._give_up(process, error)
+                # Also after a timeout: the network may swallow what comes, and then the next question would vanish too.
+                process.close()
+                await self._drop(process.get_extra_info("connection"))
                 words = _words(error)
                 raise AnswerLost(f"{what} was started over connection {self.conn_id!r} and its answer got lost: {words}") from error
         return decode(stdout), decode(stderr)
 
     async def sftp(self) -> asyncssh.SFTPClient:
         """An SFTP client on the shared connection, kept open; don't close it."""
-        connection = await self._connected()
-        if self._sftp is None:
-            try:
-                self._sftp = await asyncio.wait_for(connection.start_sftp_client(), self._timeout_s)
-            except (*_BROKEN, TimeoutError) as error:
-                raise SshUnreachable(f"No SFTP session over connection {self.conn_id!r}: {_words(error)}") from error
-        return self._sftp
+        async with self._starting_sftp:  # all jobs of a snapshot ask at once, and sshd allows ten sessions
+            connection = await self._connected()
+            if self._sftp is None:
+                try:
+                    self._sftp = await asyncio.wait_for(connection.start_sftp_client(), self._timeout_s)
+                except (*_BROKEN, TimeoutError) as error:
+                    await self._drop(connection)
+                    raise SshUnreachable(f"No SFTP session over connection {self.conn_id!r}: {_words(error)}") from error
+            return self._sftp
 
     async def size_of(self, path: str) -> int | None:
         """Bytes of a remote file; None if it isn't there."""
-        sftp = await self.sftp()
         try:
-            return (await sftp.stat(path)).size or 0
+            async with self._reading(path) as sftp:
+                return (await sftp.stat(path)).size or 0
         except asyncssh.SFTPNoSuchFile:
             return None
-        except _BROKEN as error:
-            raise self._sftp_broke(path, error) from error
 
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
         """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
-        sftp = await self.sftp()
         try:
-            async with sftp.open(path, "rb") as file:
+            async with self._reading(path) as sftp:
+                # No "async with": leaving it would ask a server that is gone to close the file, and wait.
+                file = await sftp.open(path, "rb")
                 data: bytes = await file.read(limit, offset)
+                await file.close()
                 return data
         except asyncssh.SFTPNoSuchFile:
             return b""
-        except _BROKEN as error:
-            raise self._sftp_broke(path, error) from error
 
-    def _sftp_broke(self, path: str, error: BaseException) -> SshUnreachable:
-        self._sftp = None
-        return SshUnreachable(f"{path} could not be read over connection {self.conn_id!r}: {_words(error)}")
+    @asynccontextmanager
+    async def _reading(self, path: str) -> AsyncIterator[asyncssh.SFTPClient]:
+        """An SFTP client for one read, which must not take for ever.
+
+        :raises SshUnreachable: if it breaks or takes too long; the next read starts over.
+        """
+        sftp = await self.sftp()
+        try:
+            async with asyncio.timeout(min(self._timeout_s, READ_TIMEOUT_S)):
+                yield sftp
+        except asyncssh.SFTPNoSuchFile:
+            raise
+        except (*_BROKEN, TimeoutError) as error:
+            if self._sftp is sftp:  # not one that somebody else has opened meanwhile
+                self._sftp = None
+                await self._drop(self._connection)
+            raise SshUnreachable(f"{path} could not be read over connection {self.conn_id!r}: {_words(error)}") from error
 
     async def _start(self, line: str) -> asyncssh.SSHClientProcess[bytes]:
         """Start a command, connecting anew once if the kept connection turns out to be dead.
@@ -119,15 +137,17 @@ class SshTransport:
                     await asyncio.sleep(0.3)
             except (*_BROKEN, TimeoutError) as error:
                 failure = error
-                await self.close()
+                await self._drop(connection)
             if last:
                 raise SshUnreachable(f"No command could be started over connection {self.conn_id!r}: {_words(failure)}") from failure
         raise AssertionError("not reached")
 
-    async def _give_up(self, process: asyncssh.SSHClientProcess[Any], error: BaseException) -> None:
-        process.close()
-        if not isinstance(error, TimeoutError):
+    async def _drop(self, connection: asyncssh.SSHClientConnection | None) -> None:
+        """End a connection that can't be trusted any more, unless another one has taken its place."""
+        if connection is not None and connection is self._connection:
             await self.close()
+        elif connection is not None:
+            connection.abort()
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
         async with self._connecting:

@@ -24,7 +24,7 @@ from airflow_slurm.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OTHER, OWNER, QUICK
-from .faults import appears
+from .faults.helpers import appears
 
 pytestmark = pytest.mark.slurm
 POLITE = "trap 'echo saved > {0}/saved; exit 75' USR1; touch {0}/up; while :; do sleep 0.1; done"

@@ -20,7 +20,8 @@ from airflow_slurm.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, HASTY, OTHER, OWNER, QUICK, connection_uri
-from .faults import DiesAt, Killed, Proxy, appears, slow_command, until
+from .faults.helpers import DiesAt, Killed, appears, slow_command, until
+from .faults.proxy import Proxy
 
 pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]

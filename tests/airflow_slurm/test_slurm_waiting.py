@@ -26,7 +26,7 @@ from airflow_slurm.view import JobView
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK
-from .faults import appears, until
+from .faults.helpers import appears, until
 
 pytestmark = pytest.mark.slurm
 

@@ -1,4 +1,4 @@
-"""Accidents on purpose: a process that dies at a line, and a network that swallows an answer."""
+"""A process that dies at a line, a command that takes its time, and waiting for what nobody announces."""
 
 from __future__ import annotations
 
@@ -39,50 +39,6 @@ class DiesAt:
             raise Killed(name)
 
         return dies_too
-
-
-class Proxy:
-    """A TCP relay in front of sshd that can cut every connection, and counts them."""
-
-    def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._server: asyncio.Server | None = None
-        self.connections = 0
-        self.port = 0
-
-    async def __aenter__(self) -> Proxy:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.cut()
-        assert self._server is not None
-        self._server.close()
-
-    def cut(self) -> None:
-        """Break every connection, without a word to either side."""
-        for writer in self._writers:
-            writer.transport.abort()
-        self._writers.clear()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
-        self._writers |= {writer, far_writer}
-        await asyncio.gather(_relay(reader, far_writer), _relay(far_reader, writer))
-
-
-async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except OSError:
-        pass
-    finally:
-        writer.transport.abort()
 
 
 def slow_command(folder: Path, name: str, *, before_s: float = 0.0, after_s: float = 0.0) -> Path:

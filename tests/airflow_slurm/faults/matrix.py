@@ -1,0 +1,196 @@
+"""Runs one cell: hold, receipt, release, wait, end – with one accident – and compares what was said with what is true.
+
+What is true is what the job itself left in its folder and what Slurm's own commands say past the code under test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from airflow_slurm.names import job_name_for
+from airflow_slurm.states import parse_state
+from local.slurm_cluster import PrivateSlurm
+
+from .accidents import Scene, happen
+from .cells import FAILS, SAVES, STUBBORN, WORKS, Cell
+from .gates import Gates
+from .processes import Processes, Task, killed, reconciler, triggerer, worker
+from .proxy import Proxy
+
+#: A run that has come to no end by then has lost its job, in seconds.
+DEADLINE_S = 75.0
+#: Bytes of the script and of the output, so that there is a middle in which a connection can break.
+PADDING = 90_000
+POINT_TIMEOUT_S = 40.0
+_BODIES = {
+    WORKS: "for i in 1 2; do head -c 40000 /dev/zero | tr '\\0' x; echo; sleep 0.8; done; echo $SLURM_JOB_ID >> {folder}/done",
+    FAILS: "sleep 1; exit 7",
+    SAVES: "trap 'echo saved >> {folder}/saved; exit 0' USR1; sleep 600 & wait",
+    STUBBORN: "trap '' USR1; sleep 600",
+}
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a cell. All counts but ``submitted`` have to be 0.
+
+    :ivar submitted: jobs that were queued. :ivar doubled: jobs beyond the first that ran, or are still queued at the end.
+    :ivar lost: 1 if the job never ran, or nobody came to know its end.
+    :ivar false_success, false_failure: 1 if the task's end is not the job's.
+    :ivar recover_s: from the accident to the first command that the cluster took and answered after it.
+    """
+
+    cell: Cell
+    verdict: str
+    submitted: int
+    doubled: int
+    lost: int
+    false_success: int
+    false_failure: int
+    recover_s: float | None
+    total_s: float
+    detail: str = ""
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing went wrong."""
+        return not (self.doubled or self.lost or self.false_success or self.false_failure)
+
+
+async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> Result:
+    """One run with its accident.
+
+    :param folder: empty, for this cell alone. :param key: no other cell's.
+    """
+    started = time.monotonic()
+    async with Proxy(slurm.ssh_port) as proxy:
+        gates = Gates(folder)
+        task = Task(str(folder), _connection(slurm, proxy.port, gates, cell), key, _spec(cell, folder))
+        processes = Processes(task)
+        scene = Scene(slurm, proxy, gates, processes, cell.point)
+        living = asyncio.create_task(_cancelled(task, processes) if cell.cancels else _life(task, processes))
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await _accident(scene, cell, living)
+                verdict = await living
+        except TimeoutError:
+            verdict = "none"
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+            gates.go()
+        return await asyncio.to_thread(_judged, cell, scene, task, verdict, time.monotonic() - started)
+
+
+async def _accident(scene: Scene, cell: Cell, living: asyncio.Task[str]) -> None:
+    if cell.point in ("start", "input"):
+        await happen(scene, cell.fault)
+        return
+    for passage in range(cell.nth):
+        scene.gates.arm("poll:after" if cell.point == "sftp" else cell.point)
+        try:
+            await scene.gates.reached(POINT_TIMEOUT_S)
+        except TimeoutError:
+            said = repr(living.result()) if living.done() else "it still runs"
+            raise AssertionError(f"The run never came by {cell.point} for the {passage + 1}. time: {said}") from None
+        if passage + 1 < cell.nth:
+            scene.gates.go()
+            while (scene.gates.folder / "go").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    await happen(scene, cell.fault)
+
+
+async def _life(task: Task, processes: Processes) -> str:
+    """The task from its first try to its end, whatever dies meanwhile: ``success``, or the failure in words."""
+    method, event, kwargs = "execute", None, {}
+    while True:
+        said = await processes(worker, task, method, event, kwargs)
+        if said is None:
+            method, event, kwargs = "execute", None, {}  # the worker died: Airflow tries the task again
+        elif "error" in said:
+            return f"failure: {said['error']}"
+        elif "result" in said:
+            return "success"
+        else:
+            method, kwargs = said["deferred"], said["kwargs"]
+            event = await _event(said, processes)
+
+
+async def _event(said: dict[str, Any], processes: Processes) -> dict[str, Any]:
+    if not said["trigger"].endswith("SlurmJobTrigger"):
+        await asyncio.sleep(0.5)  # SubmitLaterTrigger means ten seconds and more; nothing hangs on their number
+        return {"status": "now"}
+    while (heard := await processes(triggerer, said["trigger_kwargs"])) is None:
+        pass  # the triggerer died: another one takes its triggers over
+    if "error" in heard:
+        raise AssertionError(f"A trigger must never end by an error: {heard['error']}")
+    event: dict[str, Any] = heard["event"]
+    return event
+
+
+async def _cancelled(task: Task, processes: Processes) -> str:
+    """The task is submitted and then failed by a person; on_kill and the reconciler do the rest: ``cancelled``."""
+    said = await processes(worker, task, "execute", None, {})
+    while said is None or "deferred" not in said or not said["trigger"].endswith("SlurmJobTrigger"):
+        said = await processes(worker, task, "execute", None, {})
+    while not (Path(task.folder) / "ran").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
+    await processes(killed, said["trigger_kwargs"])
+    store = task.store()
+    while store.get(task.key) is not None:
+        await asyncio.sleep(0.5)
+        await processes(reconciler, task)
+    return "cancelled"
+
+
+def _spec(cell: Cell, folder: Path) -> dict[str, Any]:
+    body = f"echo $SLURM_JOB_ID >> {folder}/ran; " + _BODIES[cell.job].format(folder=folder)
+    return {"body": f"# {'x' * PADDING}\n{body}", "output": f"{folder}/output-%j.txt", "time_limit": 5}
+
+
+def _connection(slurm: PrivateSlurm, port: int, gates: Gates, cell: Cell) -> str:
+    extra = {
+        "private_key": slurm.private_key.read_text(), "host_key": slurm.host_key, "poll_interval_s": 0.6,
+        "slurm_bin": str(gates.bin), "command_timeout_s": cell.timeout_s,
+    }  # fmt: skip
+    return json.dumps({"conn_type": "slurm", "host": "127.0.0.1", "port": port, "login": slurm.user, "extra": extra})
+
+
+def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) -> Result:
+    jobs = _jobs(scene.slurm, task.key)
+    ran = _lines(scene.gates.folder / "ran")
+    done = bool(_lines(scene.gates.folder / "done"))
+    alive = {job_id for job_id, state in jobs.items() if not parse_state(state).info.phase.ended}
+    good = {WORKS: "success", FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}[cell.job]
+    word = verdict.partition(":")[0]
+    after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
+    return Result(
+        cell,
+        verdict,
+        submitted=len(jobs),
+        doubled=max(0, len(set(ran) | alive) - 1),
+        lost=int(not ran or word == "none"),
+        false_success=int((word == "success" and not done) or (word == "cancelled" and bool(alive))),
+        false_failure=int(word == "failure" and good != "failure"),
+        recover_s=min(c.end for c in after) - scene.began if after else None,
+        total_s=total_s,
+        detail=f"jobs {jobs}, ran {ran}, done {done}",
+    )
+
+
+def _jobs(slurm: PrivateSlurm, key: str) -> dict[str, str]:
+    """Id and state of every job of a key, as Slurm itself says."""
+    prefix = job_name_for(key, 1).rpartition("-")[0]
+    out = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %T %j").stdout
+    rows = [line.split() for line in out.splitlines() if line.strip()]
+    return {job_id: state for job_id, state, name in rows if name.startswith(prefix)}
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().split() if path.exists() else []
