@@ -1,0 +1,58 @@
+"""The models and batches that both sides compute on. Nothing random: weights and tokens follow from formulas."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from transformers import LlamaForSequenceClassification
+
+from include.runtime.chat import Encoded
+from tests.training.small_llama import dialogue_ids, fill, small_config, small_llama
+
+PAD = 0
+BETA = 0.1
+DPO_SETTINGS = {
+    "sigmoid": {},
+    "ipo": {"loss": "ipo"},
+    "robust": {"loss": "robust", "label_smoothing": 0.1},
+    "hinge": {"loss": "hinge"},
+    "apo_zero": {"loss": "apo_zero"},
+    "sigmoid_norm": {"loss": "sigmoid_norm"},
+    "rpo": {"nll_weight": 0.5},
+}
+"""Name of a case → the settings of `DpoObjective` beside beta. cDPO is not among them: TRL 1.16 takes no notice of label_smoothing there."""
+
+DIALOGUES = [dialogue_ids(number, 4 + number % 3, 3 + number * 3 % 8) for number in range(6)]
+
+
+def pairs() -> list[tuple[Encoded, Encoded]]:
+    """(chosen, rejected): the same prompt before two answers of different lengths."""
+    made = []
+    for number in range(5):
+        chosen, other = dialogue_ids(number, 5, 3 + number % 4), dialogue_ids(number + 40, 5, 2 + number * 2 % 5)
+        ids = (*chosen.ids[:5], *other.ids[5:])
+        made.append((chosen, Encoded(ids, other.loss_mask, 5)))
+    return made
+
+
+def policy() -> Any:
+    return small_llama()
+
+
+def reference() -> Any:
+    return small_llama(phase=0.02)
+
+
+def reward_model() -> Any:
+    return fill(LlamaForSequenceClassification(small_config(num_labels=1)))
+
+
+def gradients(named: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, list[float]]:
+    """Of each parameter's gradient: its norm and its products with two fixed waves, which move when any one entry does."""
+    told = {}
+    for name, value in named:
+        assert value.grad is not None, name
+        flat = value.grad.detach().double().flatten()
+        places = torch.arange(len(flat), dtype=torch.float64)
+        told[name] = [float(flat.norm()), float(flat @ torch.sin(places + 1)), float(flat @ torch.cos(places * 2.3))]
+    return told

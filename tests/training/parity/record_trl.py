@@ -1,0 +1,117 @@
+"""The same cases by TRL's trainers: ``make peers``, then ``.local/venv-peers/bin/python -m tests.training.parity.record_trl``.
+
+Writes golden.json beside this file; with a path as its argument, there. The trainers' own collators and `compute_loss`
+are used, in float32 on the CPU.
+"""
+
+import json
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+
+from tests.training.parity.cases import BETA, DIALOGUES, DPO_SETTINGS, gradients, pairs, policy, reference, reward_model
+from tests.training.small_llama import VOCABULARY
+
+GOLDEN = Path(__file__).with_name("golden.json")
+PLAIN: dict[str, Any] = {
+    "use_cpu": True,
+    "bf16": False,
+    "fp16": False,
+    "report_to": [],
+    "activation_checkpointing": False,
+    "max_length": None,
+}
+
+
+def tokenizer() -> Any:
+    """Numbers as words: its only use is to satisfy the trainers, which get ids."""
+    words = {"<pad>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
+    made = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+
+
+def sft(folder: str) -> dict[str, Any]:
+    labels = [[token if learned else -100 for token, learned in zip(d.ids, d.loss_mask, strict=True)] for d in DIALOGUES]
+    rows = [{"input_ids": list(d.ids), "labels": row} for d, row in zip(DIALOGUES, labels, strict=True)]
+    config = SFTConfig(output_dir=folder, per_device_train_batch_size=len(rows), dataset_kwargs={"skip_prepare_dataset": True}, **PLAIN)
+    trainer = SFTTrainer(model=policy(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+    trainer.model.eval()
+    batch = trainer.data_collator(rows)
+    with torch.no_grad():
+        outputs = trainer.model(**batch, use_cache=False, fused_lm_head=True)
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    kept = outputs.log_probs[outputs.label_mask.bool()]
+    return {"loss": float(loss.detach()), "log_probs": kept.tolist(), "gradients": gradients(trainer.model.named_parameters())}
+
+
+def _dpo_arguments(name: str) -> dict[str, Any]:
+    settings: dict[str, Any] = DPO_SETTINGS[name]
+    loss, weights = [settings.get("loss", "sigmoid")], [1.0]
+    if settings.get("nll_weight"):
+        loss, weights = [*loss, "sft"], [*weights, settings["nll_weight"]]
+    return {"loss_type": loss, "loss_weights": weights, "label_smoothing": settings.get("label_smoothing", 0.0), "beta": BETA}
+
+
+def dpo(folder: str, name: str) -> dict[str, Any]:
+    texts = Dataset.from_list([{"prompt": "w3 w4", "chosen": "w5", "rejected": "w6"}])
+    config = DPOConfig(output_dir=folder, **_dpo_arguments(name), **PLAIN)
+    trainer = DPOTrainer(model=policy(), ref_model=reference(), args=config, train_dataset=texts, processing_class=tokenizer())
+    trainer.model.eval()
+    examples = [
+        {
+            "prompt_ids": list(a.ids[: a.prompt_length]),
+            "chosen_ids": list(a.ids[a.prompt_length :]),
+            "rejected_ids": list(b.ids[b.prompt_length :]),
+        }
+        for a, b in pairs()
+    ]
+    batch = trainer.data_collator(examples)
+    frozen = torch.cat(trainer.compute_ref_log_probs(trainer.ref_model, batch))
+    own = torch.cat(trainer.compute_ref_log_probs(trainer.model, batch))
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    told = gradients(trainer.model.named_parameters())
+    return {"loss": float(loss.detach()), "log_probs": own.tolist(), "reference_log_probs": frozen.tolist(), "gradients": told}
+
+
+def reward(folder: str) -> dict[str, Any]:
+    rows = [{"chosen_ids": list(a.ids), "rejected_ids": list(b.ids)} for a, b in pairs()]
+    config = RewardConfig(output_dir=folder, **PLAIN)
+    trainer = RewardTrainer(model=reward_model(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+    trainer.model.eval()
+    loss, outputs = trainer.compute_loss(trainer.model, trainer.data_collator(rows), return_outputs=True)
+    loss.backward()
+    scores = outputs.logits.squeeze(-1)
+    return {"loss": float(loss.detach()), "scores": scores.tolist(), "gradients": gradients(trainer.model.named_parameters())}
+
+
+def record() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        values = {"sft": sft(folder), "reward": reward(folder), **{f"dpo_{name}": dpo(folder, name) for name in DPO_SETTINGS}}
+    return {"made_by": {name: version(name) for name in ("trl", "transformers", "torch")}, "values": values}
+
+
+def rounded(value: Any) -> Any:
+    """Nine digits: far below what is compared, and the file stays readable."""
+    if isinstance(value, dict):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [rounded(item) for item in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
+    target.write_text(json.dumps(rounded(record()), separators=(",", ":")).replace('],"', '],\n"') + "\n", "utf-8")
+    print(f"written: {target}")
