@@ -72,6 +72,10 @@ class SlurmClient:
         """Close the connection; the next question opens a new one."""
         await self._transport.close()
 
+    def allow_connects(self, count: int) -> None:
+        """Let the connection be opened so often from now on; without a call, as often as it breaks."""
+        self._transport.allow_connects(count)
+
     async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
         """Queue a job, held.
 

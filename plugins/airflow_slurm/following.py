@@ -68,6 +68,20 @@ class _Follower:
             # The application's store may raise anything; what people read there must not end the wait for the job.
             self._log.warning("The receipt store could not keep what was seen: %s", error)
 
+    async def _cancel_doubles(self, snapshot: Snapshot) -> None:
+        """A submission whose answer was lost may be queued long after it was given up and sent again: held, so it did not start."""
+        if self._hub.client is None:
+            return
+        for job_id in snapshot.doubles.get(self._wait.job_name, ()):
+            detail = {"kept": self._wait.job_id, "cancelled": [job_id]}
+            try:
+                await self._hub.client.cancel(job_id, cluster=self._wait.cluster)
+                await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, "several_jobs_of_one_name", detail)
+                self._log.error("Slurm: another job of this submission, %s, was queued late; cancelled while it was held.", job_id)
+            except Exception as error:  # noqa: BLE001
+                # As above; what is still there is seen again with the next look.
+                self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
+
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
         """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
         if self._hub.client is None:
@@ -96,6 +110,7 @@ class JobFollower(_Follower):
         if seen is None:
             return None
         await self._tell(judge(self.view, seen))
+        await self._cancel_doubles(snapshot)
         status = due(self.view, self._wait, snapshot.at)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
             await self._copy(self._tail, f"job {self._wait.job_id}", final=status is not None)
@@ -126,6 +141,7 @@ class ArrayFollower(_Follower):
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
         await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
+        await self._cancel_doubles(snapshot)
         await self._read_logs(ended)
         status = due_of_tasks(self._views.values(), self._wait, snapshot.at)
         if status is None:

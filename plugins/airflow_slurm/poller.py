@@ -1,14 +1,13 @@
 """One loop for each cluster that looks at all jobs at once, however many wait.
 
-One ``squeue`` an interval, and one ``sacct`` in an interval in which a watched job left the queue or looks ended.
-Trouble never ends the loop: it is a snapshot that says so, after which the next look waits longer; the wait falls back
-to the interval after one whole good look.
+At most one ``squeue`` an interval, and one ``sacct`` in an interval in which a watched job left the queue or looks ended,
+also over loops that follow one another in a process. Trouble never ends the loop: it is a snapshot that says so, after
+which the next look waits longer; the wait falls back to the interval after one whole good look. See :mod:`.pace`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,17 +15,16 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from airflow_slurm.arrays import by_id, task_id
-from airflow_slurm.client import SlurmClient
+from airflow_slurm.arrays import by_id, main_id, task_id
+from airflow_slurm.client import IDS_A_COMMAND, SlurmClient
 from airflow_slurm.errors import AccountingDisabled, SlurmError
 from airflow_slurm.hook import SlurmHook
+from airflow_slurm.pace import Pace
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.reconcile import Observation, wants_accounting
 
 log = structlog.get_logger(__name__)
 
-#: The longest wait between two looks at a cluster in trouble, in seconds.
-LONGEST_PAUSE_S = 600.0
 #: Margin for clocks that differ, in seconds, below the oldest watched job's submission.
 CLOCK_MARGIN_S = 86400.0
 
@@ -63,6 +61,8 @@ class Snapshot:
 
     :ivar asked: ids of the jobs that were watched when it was taken; it says nothing about others.
     :ivar queue: None if the queue could not be read. :ivar accounting: None if accounting failed when it was asked.
+    :ivar doubles: by name, held jobs beside a watched one: submissions that arrived when they had been given up.
+    :ivar accounting_asked: whether it was, in this look.
     """
 
     at: float
@@ -71,6 +71,8 @@ class Snapshot:
     accounting: Mapping[str, Sequence[AccountingRow]] | None = field(default_factory=dict)
     accounting_kept: bool = True
     trouble: str = ""
+    doubles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    accounting_asked: bool = False
 
     def of(self, job: Watched) -> Observation | None:
         """What it says about one job; None if that wasn't watched yet."""
@@ -103,6 +105,11 @@ class Hub:
 
     jobs: dict[object, Watched] = field(default_factory=dict)
     client: SlurmClient | None = None
+    last_look: float | None = None
+
+    def look_in_s(self, interval_s: float) -> float:
+        """Seconds until a new loop may look: triggers come and go, and each first one starts a loop."""
+        return 0.0 if self.last_look is None else max(0.0, self.last_look + interval_s - time.monotonic())
 
     @contextmanager
     def watching(self, job: Watched) -> Iterator[Callable[[Watched], None]]:
@@ -127,68 +134,108 @@ def hub_of(key: Hashable) -> Hub:
     return _HUBS.setdefault(key, Hub())
 
 
-async def take_snapshot(client: SlurmClient, jobs: Sequence[Watched], accounting_kept: bool = True) -> Snapshot:
-    """Look once. Never raises for a cluster in trouble."""
+async def take_snapshot(
+    client: SlurmClient, jobs: Sequence[Watched], accounting_kept: bool = True, ask_accounting: bool = True
+) -> Snapshot:
+    """Look once. Never raises for a cluster in trouble.
+
+    :param ask_accounting: False while its database is left alone for some looks: then it counts as not answering.
+    """
     asked = frozenset(job.job_id for job in jobs)
-    foreign = sorted({job.job_id for job in jobs if job.foreign}, key=_by_number)
     try:
-        queue = by_id(await client.queue() + (await client.queue_of_all(ids=foreign) if foreign else []))
+        rows = await _queue(client, jobs)
     except SlurmError as error:
         return Snapshot(time.time(), asked, trouble=str(error))
+    present, doubtful = _present(by_id(rows), jobs)
+    doubles = _doubles(rows, jobs)
+    if not doubtful or not accounting_kept:
+        return Snapshot(time.time(), asked, present, {}, accounting_kept, doubles=doubles)
+    if not ask_accounting:
+        return Snapshot(time.time(), asked, present, None, trouble="it did not answer, and is left alone for a while", doubles=doubles)
+    # What does not fit into one command is asked with the next look, which is told by not being in ``asked``.
+    asked -= frozenset(doubtful[IDS_A_COMMAND:])
+    oldest = min(job.since for job in jobs) - CLOCK_MARGIN_S
+    try:
+        recorded = await client.accounting(oldest, ids=doubtful[:IDS_A_COMMAND], all_users=any(job.foreign for job in jobs))
+    except AccountingDisabled as error:
+        return Snapshot(time.time(), asked, present, {}, False, str(error), doubles, True)
+    except SlurmError as error:
+        return Snapshot(time.time(), asked, present, None, True, str(error), doubles, True)
+    return Snapshot(time.time(), asked, present, by_id(recorded), doubles=doubles, accounting_asked=True)
+
+
+async def _queue(client: SlurmClient, jobs: Sequence[Watched]) -> list[QueueRow]:
+    """The watched jobs, and with them all of this user's if every watched one is; by one command, but for thousands of others'."""
+    foreign = {job.job_id for job in jobs if job.foreign}
+    if not foreign:
+        return await client.queue()
+    everyone = foreign | {job.job_id for job in jobs}
+    if len(everyone) <= IDS_A_COMMAND:
+        return await client.queue_of_all(ids=sorted(everyone, key=_by_number))
+    return await client.queue() + await client.queue_of_all(ids=sorted(foreign, key=_by_number))
+
+
+def _present(queue: Mapping[str, Sequence[QueueRow]], jobs: Sequence[Watched]) -> tuple[dict[str, QueueRow], list[str]]:
+    """The rows of the watched jobs, and the ids that accounting has to be asked about, oldest first."""
     present: dict[str, QueueRow] = {}
-    doubtful_ids: set[str] = set()
+    doubtful: set[str] = set()
     for job in jobs:
         for one_id in job.ids:
             row = next((row for row in queue.get(one_id, ()) if job.fits(row)), None)
             if row is not None:
                 present[one_id] = row
             if wants_accounting(row):
-                doubtful_ids.add(job.job_id)
-    doubtful = sorted(doubtful_ids, key=_by_number)
-    if not doubtful or not accounting_kept:
-        return Snapshot(time.time(), asked, present, {}, accounting_kept)
-    oldest = min(job.since for job in jobs) - CLOCK_MARGIN_S
-    try:
-        rows = await client.accounting(oldest, ids=doubtful, all_users=bool(foreign))
-    except AccountingDisabled as error:
-        return Snapshot(time.time(), asked, present, {}, False, str(error))
-    except SlurmError as error:
-        return Snapshot(time.time(), asked, present, None, True, str(error))
-    return Snapshot(time.time(), asked, present, by_id(rows))
+                doubtful.add(job.job_id)
+    return present, sorted(doubtful, key=_by_number)
+
+
+def _doubles(rows: Sequence[QueueRow], jobs: Sequence[Watched]) -> dict[str, list[str]]:
+    named: dict[str, set[str]] = {}
+    for job in jobs:
+        if job.job_name and not job.foreign:
+            named.setdefault(job.job_name, set()).add(job.job_id)
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if row.held_by_us and row.name in named and not named[row.name] & {main_id(row), row.job_id}:
+            found.setdefault(row.name, []).append(main_id(row))
+    return found
 
 
 async def snapshots(slurm_conn_id: str, hub: Hub) -> AsyncGenerator[Snapshot, None]:
     """Look for ever. Ends only by being closed."""
     hook = SlurmHook(slurm_conn_id)
-    failures = 0
-    interval_s = 5.0
+    pace = Pace()
     accounting_kept = True
     while True:
         try:
-            config = await hook.aconfig()
-            interval_s = config.poll_interval_s
+            pace.interval_s = (await hook.aconfig()).poll_interval_s
             async with hook.get_client() as client:
                 hub.client = client
+                await asyncio.sleep(hub.look_in_s(pace.interval_s))
                 while True:
-                    snapshot = await take_snapshot(client, list(hub.jobs.values()), accounting_kept)
+                    hub.last_look = began = time.monotonic()
+                    client.allow_connects(pace.connects)
+                    snapshot = await take_snapshot(client, list(hub.jobs.values()), accounting_kept, pace.asks_accounting)
+                    pause_s = _noted(pace, snapshot, time.monotonic() - began)
                     accounting_kept = snapshot.accounting_kept
-                    failures = 0 if snapshot.queue is not None else failures + 1
-                    _report(slurm_conn_id, snapshot, failures)
+                    _report(slurm_conn_id, snapshot, pace.failures)
                     yield snapshot
-                    await asyncio.sleep(pause_s(interval_s, failures))
-        except SlurmError as error:
-            # The connection itself can't be read or used as it is written: an operator may be correcting it.
-            failures += 1
+                    await asyncio.sleep(pause_s)
+        except Exception as error:
+            # The connection itself can't be read or used as it is written: somebody may be correcting it. And whatever else
+            # it is: if this loop ended, Airflow would fail every task that waits here, with its job running on.
+            pace.note(False, None)
+            if not isinstance(error, SlurmError):
+                log.exception("a look at the cluster failed", conn_id=slurm_conn_id)
             yield Snapshot(time.time(), frozenset(job.job_id for job in hub.jobs.values()), trouble=str(error))
-            await asyncio.sleep(pause_s(interval_s, failures))
+            await asyncio.sleep(pace.pause_s(0.0))
         finally:
             hub.client = None
 
 
-def pause_s(interval_s: float, failures: int) -> float:
-    """Seconds to the next look: the interval, doubled with each failure in a row, a tenth more or less so that clusters spread."""
-    pause = max(interval_s, min(interval_s * 2.0 ** min(failures, 10), LONGEST_PAUSE_S))
-    return pause * random.uniform(0.95, 1.05)  # noqa: S311 - spreads load, guards nothing
+def _noted(pace: Pace, snapshot: Snapshot, took_s: float) -> float:
+    pace.note(snapshot.queue is not None, snapshot.accounting is not None if snapshot.accounting_asked else None)
+    return pace.pause_s(took_s)
 
 
 def _report(slurm_conn_id: str, snapshot: Snapshot, failures: int) -> None:

@@ -39,6 +39,7 @@ class SshTransport:
         self._timeout_s = timeout_s
         self._connection: asyncssh.SSHClientConnection | None = None
         self._sftp: asyncssh.SFTPClient | None = None
+        self._connects_left: int | None = None
         self._connecting = asyncio.Lock()
         self._starting_sftp = asyncio.Lock()
         self._channels = asyncio.Semaphore(MAX_CHANNELS)
@@ -50,6 +51,10 @@ class SshTransport:
             connection.abort()
             with suppress(TimeoutError):
                 await asyncio.wait_for(connection.wait_closed(), 5.0)
+
+    def allow_connects(self, count: int) -> None:
+        """Let the connection be opened so often from now on, and no more until this is called again."""
+        self._connects_left = count
 
     async def run(self, line: str, stdin: str, what: str) -> tuple[str, str]:
         """Standard output and error of one command line.
@@ -154,6 +159,12 @@ class SshTransport:
             if self._connection is not None and not self._connection.is_closed():
                 return self._connection
             self._sftp = None
+            if self._connects_left is not None:
+                if self._connects_left <= 0:
+                    raise SshUnreachable(
+                        f"Connection {self.conn_id!r} broke too often; it is opened again with the next look at the cluster."
+                    )
+                self._connects_left -= 1
             try:
                 async with asyncio.timeout(self._timeout_s):
                     self._connection = await self._open()

@@ -14,7 +14,7 @@ import pytest
 from airflow_slurm import triggers
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.parse import queue_rows
-from airflow_slurm.poller import Snapshot, Watched, hub_of, pause_s
+from airflow_slurm.poller import Snapshot, Watched, hub_of
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.reconcile import NO_ACCOUNTING
 from airflow_slurm.states import Phase
@@ -94,13 +94,6 @@ def test_a_row_of_another_name_is_not_about_this_job() -> None:
 )
 def test_when_something_has_to_be_decided(wait: Wait, view: JobView, now: float, status: str | None) -> None:
     assert due(view, replace(wait, max_wait_s=600.0), now) == status
-
-
-async def test_the_pause_grows_with_failures_and_is_bounded() -> None:
-    assert 57 <= pause_s(60, 0) <= 63
-    assert 228 <= pause_s(60, 2) <= 252
-    assert pause_s(60, 50) <= 630
-    assert pause_s(3600, 3) >= 3400
 
 
 async def test_a_submission_that_has_to_wait_wakes_up_once() -> None:
