@@ -6,8 +6,11 @@ import torch
 
 from include.training.batching import collate
 from include.training.losses import DpoObjective, PairLogProbs, bradley_terry
+from include.training.pair_log_probs import pair_sums
+from include.training.pair_tokens import lay_out
 from include.training.reward_head import SequenceScores
-from include.training.scoring import AnswerScorer, sum_by_row
+from include.training.scoring import AnswerScorer
+from include.training.token_pairs import TokenPair
 from tests.training.parity.cases import BETA, DIALOGUES, DPO_SETTINGS, PAD, gradients, pairs, policy, reference, reward_model
 
 
@@ -19,32 +22,37 @@ def sft() -> dict[str, Any]:
     return {"loss": float(loss.detach()), "log_probs": log_probs.tolist(), "gradients": gradients(scorer.model.named_parameters())}
 
 
+def token_pairs() -> list[TokenPair]:
+    made = []
+    for number, (chosen, rejected) in enumerate(pairs()):
+        made.append(TokenPair(f"pair-{number}", "group", chosen.prompt_length, chosen.ids, rejected.ids, 1.0, {}, ()))
+    return made
+
+
 def dpo(name: str) -> dict[str, Any]:
     settings: dict[str, Any] = DPO_SETTINGS[name]
     objective = DpoObjective(BETA, **settings)
-    sides = [chosen for chosen, _ in pairs()] + [rejected for _, rejected in pairs()]
-    batch, count = collate(sides, PAD), len(pairs())
     scorer, frozen = AnswerScorer(policy()), AnswerScorer(reference())
-    tokens = torch.tensor([item.trained_tokens for item in sides])
-
-    def sums(of: AnswerScorer) -> torch.Tensor:
-        return sum_by_row(batch.scored_by(of), batch.rows, batch.size)
-
-    own = sums(scorer)
+    laid = lay_out(token_pairs(), PAD, scorer.model)
+    own = pair_sums(scorer, laid)
     with torch.no_grad():
-        theirs = sums(frozen)
-    compared, against = (own / tokens, theirs / tokens) if objective.averages_tokens else (own, theirs)
-    loss = objective(PairLogProbs(compared[:count], compared[count:], against[:count], against[count:])).mean()
-    loss = loss - objective.nll_weight * own[:count].sum() / tokens[:count].sum()
+        theirs = pair_sums(frozen, laid)
+    compared, against = (own.per_token(token_pairs()), theirs.per_token(token_pairs())) if objective.averages_tokens else (own, theirs)
+    loss = objective(PairLogProbs(compared.chosen, compared.rejected, against.chosen, against.rejected)).mean()
+    loss = loss - objective.nll_weight * own.chosen.sum() / sum(pair.chosen_tokens for pair in token_pairs())
     loss.backward()
-    told = gradients(scorer.model.named_parameters())
-    return {"loss": float(loss.detach()), "log_probs": own.tolist(), "reference_log_probs": theirs.tolist(), "gradients": told}
+    return {
+        "loss": float(loss.detach()),
+        "log_probs": [*own.chosen.tolist(), *own.rejected.tolist()],
+        "reference_log_probs": [*theirs.chosen.tolist(), *theirs.rejected.tolist()],
+        "gradients": gradients(scorer.model.named_parameters()),
+    }
 
 
 def reward() -> dict[str, Any]:
-    model = reward_model()
-    batch = collate([chosen for chosen, _ in pairs()] + [rejected for _, rejected in pairs()], PAD)
-    scores = SequenceScores(model)(batch.input_ids, batch.attention_mask)
-    loss = bradley_terry(scores[: len(pairs())], scores[len(pairs()) :]).mean()
+    model, count = reward_model(), len(pairs())
+    laid = lay_out(token_pairs(), PAD, model)
+    scores = SequenceScores(model)(laid.input_ids, laid.attention_mask, laid.end_rows, laid.end_columns, laid.position_ids)
+    loss = bradley_terry(scores[:count], scores[count:]).mean()
     loss.backward()
     return {"loss": float(loss.detach()), "scores": scores.tolist(), "gradients": gradients(model.named_parameters())}

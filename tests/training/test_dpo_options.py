@@ -1,0 +1,84 @@
+"""What a recipe may ask of DPO beside the plain thing: other losses, the chosen answers' own loss, adapters, guards."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from safetensors.torch import load_file  # noqa: E402
+
+from include.domain.manifest import MANIFEST  # noqa: E402
+from tests.training.align_store import aligned_store, curve, dpo_spec, preferences, run_here, shared_root, signalled  # noqa: E402
+from tests.training.harness import Started, Store  # noqa: E402
+
+LORA = {"lora": {"rank": 4, "dropout": 0.1}, "learning_rate": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return aligned_store(shared_root(tmp_path_factory))
+
+
+@pytest.fixture(scope="module")
+def adapted(store: Store) -> Started:
+    done = run_here(store, dpo_spec(store, **LORA))
+    assert done.code == 0, done.report.message
+    return done
+
+
+@pytest.mark.parametrize(("loss", "first"), [("robust", 0.6931472), ("hinge", 1.0), ("apo_zero", 1.0), ("sigmoid_norm", 0.6931472)])
+def test_each_loss_starts_at_its_hand_worked_value_and_falls(store: Store, loss: str, first: float) -> None:
+    done = run_here(store, dpo_spec(store, loss=loss, steps=3, label_smoothing=0.1 if loss == "robust" else 0.0))
+    assert done.lines[0]["loss"] == pytest.approx(first, abs=1e-5)
+    assert done.lines[2]["loss"] < done.lines[0]["loss"]
+
+
+def test_the_chosen_answers_own_loss_is_added_by_its_weight(store: Store) -> None:
+    whole, half = (run_here(store, dpo_spec(store, nll_weight=weight, steps=1)).lines[0]["loss"] for weight in (1.0, 0.5))
+    assert half - 0.6931472 == pytest.approx((whole - 0.6931472) / 2, abs=1e-5)
+    assert whole - 0.6931472 > 0.05
+
+
+def test_with_lora_the_reference_is_the_base_and_the_adapter_names_it(store: Store, adapted: Started) -> None:
+    assert adapted.lines[0]["loss"] == pytest.approx(0.6931472, abs=1e-6)
+    assert adapted.lines[-1]["loss"] < 0.6
+    manifest = json.loads((adapted.output("adapter") / MANIFEST).read_text())
+    assert manifest["meta"]["base"] == store.places["policy"].digest
+    base, policy = (load_file(folder / "model.safetensors") for folder in (Path(store.places["policy"].path), adapted.output("policy")))
+    moved = {name for name in base if not torch.equal(base[name], policy[name])}
+    assert moved
+    assert all("_proj" in name for name in moved)
+
+
+def test_an_interrupted_lora_run_ends_in_the_same_bits(store: Store, adapted: Started, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dpo_spec(store, salt="usr1 lora", **LORA)
+    first = signalled(store, spec, 4, monkeypatch)
+    second = run_here(store, spec, n=2)
+    assert (first.report.last_step, second.report.last_step) == (4, 10)
+    assert curve(first, second) == curve(adapted)
+    assert second.report.outputs == adapted.report.outputs
+
+
+def test_with_every_pair_swapped_the_policy_moves_the_other_way(store: Store) -> None:
+    preferences(store, "all swapped", swapped=range(80))
+    plain, swapped = (run_here(store, dpo_spec(store, data=data, steps=2)) for data in ("preferences", "all swapped"))
+    assert swapped.lines[0]["grad_norm"] == pytest.approx(plain.lines[0]["grad_norm"], rel=1e-4)
+    assert swapped.lines[0]["loss"] == pytest.approx(plain.lines[0]["loss"], abs=1e-6)
+    chosen, rejected = (line["reward_chosen"] for line in (plain.lines[1], swapped.lines[1]))
+    assert swapped.lines[1]["loss"] < plain.lines[0]["loss"]
+    assert chosen > 0
+    assert rejected > 0
+
+
+def test_a_policy_that_leaves_its_reference_behind_ends_the_run_under_its_name(store: Store) -> None:
+    done = run_here(store, dpo_spec(store, guards={"kl_max": 1e-3, "consecutive": 2}), save_every_steps=1)
+    assert (done.code, done.report.summary["guard"]) == (1, "kl_exploding")
+    assert "nats an answer apart" in done.report.message
+    assert (done.folder / "checkpoints" / f"step-{done.report.last_step}").is_dir()
+
+
+def test_a_dpo_loss_that_stays_at_ln_2_ends_the_run(store: Store) -> None:
+    done = run_here(store, dpo_spec(store, learning_rate=1e-30, guards={"flat_steps": 4}))
+    assert (done.code, done.report.summary["guard"]) == (1, "loss_never_moves")
