@@ -21,6 +21,9 @@ _RANKED = (
     ("about to start", ("queued", "scheduled")),
 )
 ENDED = ("done", "failed", "skipped", "not finished")
+ANSWER_AFTER_S = 6.0
+"""A question is not answered by a program before this: Airflow 3.3's scheduler fails a task whose answer comes before it has read
+that the worker paused it (seen at 0.5 s: "finished with state success, but the task instance's state attribute is queued")."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,11 @@ def _state(members: Sequence[TaskInstance], states: Sequence[str | None]) -> tup
 
 def parse_time(value: str | None) -> datetime | None:
     return datetime.fromisoformat(value.replace("Z", "+00:00")) if value else None
+
+
+def seconds_since(moment: str) -> float:
+    """Since a moment as Airflow's API writes it."""
+    return (datetime.now(UTC) - datetime.fromisoformat(moment.replace("Z", "+00:00"))).total_seconds()
 
 
 def duration(seconds: float) -> str:

@@ -90,7 +90,8 @@ class Watch:
             task_id, map_index = instance["task_id"], instance["map_index"]
             people = [user["name"] for user in detail["assigned_users"]]
             if self.auto and (not people or AUTO_APPROVER in people):
-                self._answer(task_id, map_index, detail)
+                if run_view.seconds_since(detail["created_at"]) >= run_view.ANSWER_AFTER_S:
+                    self._answer(task_id, map_index, detail)
             elif (seat := f"{task_id}/{map_index}/{detail['created_at']}") not in self._asked:
                 self._asked.add(seat)
                 self._live("")

@@ -19,7 +19,7 @@ HOOKS = Path(__file__).with_name("hooks")
 
 #: Recipes beside `tiny`, each with the same data and the same registered name: what differs is said here.
 VARIANTS: dict[str, dict[str, Any]] = {
-    "tiny-long": {"sft": {"steps": 160, "save_every_steps": 20}},
+    "tiny-long": {"sft": {"steps": 400, "save_every_steps": 20}},
     "tiny-second": {"dpo": {"steps": 18}},
 }
 

@@ -9,7 +9,7 @@ from tests.e2e.conftest import follow_unattended
 from tests.e2e.runs import PATIENCE
 from tests.e2e.world import NAME, Chain, World
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900 * PATIENCE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900 * PATIENCE)]
 
 STAGES = {
     "base.import_base": "base_import",

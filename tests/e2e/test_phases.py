@@ -7,7 +7,7 @@ import pytest
 from tests.e2e.runs import PATIENCE, Run
 from tests.e2e.world import Chain, World
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600 * PATIENCE)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600 * PATIENCE)]
 
 
 @pytest.fixture(scope="module")
