@@ -1,0 +1,116 @@
+"""Submission against a login node that says exactly what a test wants: what is asked, how often, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import asyncssh
+import pytest
+
+from airflow_slurm.client import Answer, SlurmClient
+from airflow_slurm.commands import ANY_SITE, ClientSite
+from airflow_slurm.errors import SubmissionUncertain
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.stop import StopPolicy, end_job
+from airflow_slurm.submit import LookUp, Submitted, Work, submit
+
+from .conftest import OWNER
+
+TIMED_OUT = Answer("", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n", 1)
+DOWN = Answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 1)
+NOTHING = Answer("", "", 0)
+SEVERAL_LOOKS = LookUp(total_s=0.2, pause_s=0.01, sends=3)
+
+
+def queued(job_id: str, state: str = "PENDING", reason: str = "JobHeldUser", name: str = "sft-1") -> Answer:
+    """squeue with one job."""
+    return Answer(f"{job_id}|{job_id}|{state}|0|0|100|N/A|N/A|1|None|{reason}|{name}\n", "", 0)
+
+
+class LoginNode(SlurmClient):
+    """At the process edge: the answers are given, the questions kept. The last answer of a command is its answer for good."""
+
+    def __init__(self, site: ClientSite = ANY_SITE, **answers: list[Answer]) -> None:
+        super().__init__(self._never, conn_id="c1", site=site)
+        self.answers = {name: list(given) for name, given in answers.items()}
+        self.asked: list[Sequence[str]] = []
+
+    async def _never(self) -> asyncssh.SSHClientConnection:
+        raise AssertionError("no SSH here")
+
+    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> Answer:
+        self.asked.append(argv)
+        given = self.answers.get(argv[0], [NOTHING])
+        return given.pop(0) if len(given) > 1 else given[0]
+
+    def names(self) -> list[str]:
+        return [argv[0] for argv in self.asked]
+
+
+@pytest.fixture
+def sent(store: FileReceipts) -> Callable[[LoginNode], object]:
+    """Submits one piece of work."""
+
+    async def once(client: LoginNode) -> Submitted:
+        work = Work("k", lambda n: JobSpec(command=("train",)), lambda n: f"sft-{n}")
+        return await submit(client, store, work, OWNER, look_up=SEVERAL_LOOKS)
+
+    return once
+
+
+async def test_a_job_that_shows_up_at_a_later_look_is_taken_and_nothing_is_sent_again(sent: Callable, store: FileReceipts) -> None:
+    node = LoginNode(sbatch=[TIMED_OUT], squeue=[NOTHING, NOTHING, queued("31007")])
+    done = await sent(node)
+    assert done.receipt.job_id == "31007"
+    assert node.names().count("sbatch") == 1
+    assert node.names().index("scontrol") > node.names().index("squeue")
+    live = store.get("k")
+    assert live is not None
+    assert live.receipt is not None
+    assert live.receipt.job_id == "31007"
+
+
+async def test_only_after_looking_for_a_while_it_is_sent_again(sent: Callable) -> None:
+    node = LoginNode(sbatch=[TIMED_OUT, Answer("31008\n", "", 0)], squeue=[NOTHING])
+    done = await sent(node)
+    assert done.receipt.job_id == "31008"
+    between = node.names()[1 : node.names().index("sbatch", 1)]
+    assert between.count("squeue") >= 3
+    assert between.count("sacct") == between.count("squeue")
+
+
+@pytest.mark.parametrize("command", ["squeue", "sacct"])
+async def test_while_either_half_of_the_look_fails_nothing_is_sent_again(sent: Callable, command: str) -> None:
+    database = Answer("", "sacct: error: Problem talking to the database: Connection refused\n", 1)
+    node = LoginNode(sbatch=[TIMED_OUT], **{command: [DOWN if command == "squeue" else database]})
+    with pytest.raises(SubmissionUncertain, match="nothing is sent"):
+        await sent(node)
+    assert node.names().count("sbatch") == 1
+
+
+async def test_a_job_that_is_found_in_accounting_alone_is_taken(sent: Callable) -> None:
+    row = Answer("31009|31009|COMPLETED|0:0|100|200|300|100|1|n1|sft-1\n", "", 0)
+    node = LoginNode(sbatch=[TIMED_OUT], squeue=[NOTHING], sacct=[row])
+    assert (await sent(node)).receipt.job_id == "31009"
+    assert node.names().count("sbatch") == 1
+
+
+async def test_a_queue_that_is_empty_because_its_controller_is_down_is_no_proof(sent: Callable) -> None:
+    empty = Answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 0)
+    node = LoginNode(sbatch=[TIMED_OUT], squeue=[empty])
+    with pytest.raises(SubmissionUncertain):
+        await sent(node)
+    assert node.names().count("sbatch") == 1
+
+
+async def test_every_command_for_a_job_of_another_cluster_names_it(sent: Callable, tmp_path: Path) -> None:
+    site = ClientSite(cluster="borealis")
+    node = LoginNode(site, sbatch=[Answer("771203;borealis\n", "", 0)], squeue=[queued("771203"), queued("771203", "CANCELLED", "None")])
+    done = await sent(node)
+    assert (done.receipt.job_id, done.receipt.cluster) == ("771203", "borealis")
+    view = await end_job(node, done.receipt, done.since, StopPolicy(grace_s=0.0, cancel_wait_s=0.0))
+    assert view.state == "CANCELLED"
+    assert {"sbatch", "squeue", "scontrol"} <= set(node.names())
+    assert all("--clusters=borealis" in argv for argv in node.asked)
