@@ -98,7 +98,7 @@ def _key(recipe: Recipe, body: RunBody, sft: Any, reward: Any, data: Any, who: s
     bench, policy = Bench(recipe, cluster(), note={"requested_by": who}), sft.result.model("policy")
     try:
         if body.type == "ppo":
-            return programs.ppo(bench, policy, reward.result.model("reward_model"), data).key
+            return programs.ppo(bench, policy, reward.result.model("reward_model"), data, reward.result.further("reward_model")).key
         return programs.dpo(bench, policy, data).key
     except StageError as error:
         raise FieldRefused("rewardModel", str(error)) from error

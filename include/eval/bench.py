@@ -14,10 +14,11 @@ from include.eval.latency import Served, hardware, side_by_side
 from include.eval.likelihood import option_log_probs
 from include.eval.models import load_policy, load_reward_model, load_tokenizer
 from include.eval.plan import Evaluation, Unit
+from include.eval.reward_score import RewardMember
 from include.eval.suites import Entry
 from include.runtime.chat import prompt_ids
 from include.runtime.job import Job
-from include.runtime.reward_stats import RewardNormaliser
+from include.runtime.reward_stats import RewardNormaliser, member_inputs
 
 DEFAULT_ROWS = 64
 
@@ -93,14 +94,17 @@ class Bench:
 
     def _rewards(self, unit: Unit) -> dict[str, float]:
         """Scores the answers, after the prompt as the suite gives it: a reward model knows no deployment."""
-        folder = self.job.input("reward_model")
-        model = self._hold("reward_model", lambda: load_reward_model(folder))
+        members: Sequence[RewardMember] = self._hold("reward_model", self._reward_members)
         entries = self._entries(unit)
         prompts = [prompt_ids(self.tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
         written = self.findings.answers[unit.deployment][unit.suite][unit.start : unit.end]
-        found = reward_score.scores(model, RewardNormaliser.read(folder), prompts, written)
+        found = reward_score.scores(members, self.evaluation.combine, prompts, written)
         self.findings.rewards[unit.deployment][unit.suite] += found
         return {"reward": sum(found) / len(found)}
+
+    def _reward_members(self) -> list[RewardMember]:
+        folders = [self.job.input(name) for name in member_inputs(self.job.inputs)]
+        return [RewardMember(load_reward_model(folder), RewardNormaliser.read(folder)) for folder in folders]
 
     def _latency(self, unit: Unit) -> dict[str, float]:
         self._held = None

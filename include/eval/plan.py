@@ -54,6 +54,8 @@ class Evaluation:
     timed: tuple[str, ...]
     requests: int
     rewarded_items: int
+    combine: str = "mean"
+    """How a reward ensemble's members become one score."""
 
     @classmethod
     def of(cls, job: Job) -> "Evaluation":
@@ -82,6 +84,7 @@ class Evaluation:
             timed=tuple(sorted(timed)),
             requests=job.config.integer("latency_requests", 0),
             rewarded_items=rewarded,
+            combine=job.config.section("reward_hacking", {}).text("combine", ("mean", "minimum"), "mean"),
         )
 
     @property

@@ -46,7 +46,7 @@ def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[
         "suite": params["suite"],
         "models": models,
         "released": {role: spec.config["deployments"][role] for role in models},
-        "reward": _reward_of(spec),
+        **_rewards_of(spec),
         **_suites(found.evaluation.suites, spec, str(params["suite"]), f"{found.data.project}-"),
     }
     return {"run": run, "wanted": wanted}
@@ -71,9 +71,11 @@ def _model_of(spec: RunSpec, role: str) -> dict[str, Any]:
     return ModelRef("model", spec.inputs[f"model_{role}"], body["tokenizer"], body["chat_template"]).to_json()
 
 
-def _reward_of(spec: RunSpec) -> dict[str, Any] | None:
-    digest = spec.inputs.get("reward_model")
-    return ModelRef("reward_model", digest, str(spec.tokenizer), str(spec.chat_template)).to_json() if digest else None
+def _rewards_of(spec: RunSpec) -> dict[str, Any]:
+    """The reward model with which that evaluation scored, and the other members where it was an ensemble."""
+    names = sorted((n for n in spec.inputs if n.startswith("reward_model")), key=lambda n: (len(n), n))
+    refs = [ModelRef("reward_model", spec.inputs[name], str(spec.tokenizer), str(spec.chat_template)).to_json() for name in names]
+    return {"reward": refs[0] if refs else None, "reward_members": refs[1:]}
 
 
 def _still_there(role: str, weights: str) -> None:

@@ -119,6 +119,7 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
         "models": {role: ref.to_json() for role, ref in models.items()},
         "released": released,
         "reward": model(reward, "reward_model").to_json(),
+        "reward_members": [ref.to_json() for ref in StageResult.from_json(reward).further("reward_model")],
         "suites": suites,
         "suite_settings": {suite: {k: v for k, v in item.items() if k != "dataset"} for suite, item in suite_file.items()},
     }

@@ -56,16 +56,18 @@ def _reward_model(bench: Bench, run: Json, given: Json) -> Plan:
 def _policy(bench: Bench, run: Json, given: Json) -> Plan:
     sft = model(given["sft"], "policy")
     if run["method"] == "ppo":
-        return programs.ppo(bench, sft, model(given["reward"], "reward_model"), DatasetRef.from_json(given["datasets"]["rl_prompts"]))
+        reward, prompts = StageResult.from_json(given["reward"]), DatasetRef.from_json(given["datasets"]["rl_prompts"])
+        return programs.ppo(bench, sft, reward.model("reward_model"), prompts, reward.further("reward_model"))
     return programs.dpo(bench, sft, DatasetRef.from_json(given["pairs"]["preferences"]))
 
 
 def _evaluate(bench: Bench, run: Json, given: Json) -> Plan:
     wanted = given["wanted"]
     reward = ModelRef.from_json(wanted["reward"]) if wanted.get("reward") else None
+    further = [ModelRef.from_json(ref) for ref in wanted.get("reward_members", ())]
     models = {role: ModelRef.from_json(ref) for role, ref in wanted["models"].items()}
     suites = {name: DatasetRef.from_json(ref) for name, ref in wanted["suites"].items()}
-    return programs.evaluate(bench, models, suites, wanted["suite_settings"], reward, wanted.get("released"))
+    return programs.evaluate(bench, models, suites, wanted["suite_settings"], reward, wanted.get("released"), further)
 
 
 def _shadow(bench: Bench, run: Json, given: Json) -> Plan:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,18 @@ class RewardNormaliser:
         if not path.is_file():
             raise IntegrityError(f"{path} is missing: not a reward model of this project (its scores cannot be normalised)")
         return cls.from_json(json.loads(path.read_text("utf-8")))
+
+
+def member_inputs(names: Iterable[str]) -> list[str]:
+    """Those of `names` that are members of a reward ensemble, in order: reward_model, reward_model_2, …"""
+    found = [name for name in names if name == "reward_model" or name.removeprefix("reward_model_").isdecimal()]
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def ensemble_score(raw: Sequence[float], normalisers: Sequence[RewardNormaliser], how: str, clip: float) -> float:
+    """Each member's raw score in its own deviations, then their mean or minimum, then the clip; NaN when any is missing."""
+    value = combine([normaliser.normalise(score) for normaliser, score in zip(normalisers, raw, strict=True)], how)
+    return min(max(value, -clip), clip) if math.isfinite(value) else math.nan
 
 
 def combine(member_scores: Sequence[float], how: str) -> float:

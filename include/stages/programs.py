@@ -1,6 +1,6 @@
 """plan() of every stage that runs as a job: which inputs, which settings, which tokenizer."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from include.domain.canonical import digest
@@ -37,6 +37,11 @@ def _same_tokens(*models: ModelRef) -> tuple[str, str]:
     return pairs.pop()
 
 
+def _rewards(reward: ModelRef, further: Sequence[ModelRef]) -> dict[str, Input]:
+    """reward_model, reward_model_2, … as inputs."""
+    return {"reward_model": _model(reward), **{f"reward_model_{n}": _model(ref) for n, ref in enumerate(further, 2)}}
+
+
 def base_import(bench: Bench, source: FileRef) -> Plan:
     settings = bench.recipe.base.model_copy(update={"file": source.file})
     return bench.plan("base_import", {"source": Input(source.sha256, source.sha256)}, settings)
@@ -70,9 +75,10 @@ def dpo(bench: Bench, policy: ModelRef, preferences: DatasetRef) -> Plan:
     return bench.plan("dpo", inputs, bench.recipe.dpo, tokenizer=policy.tokenizer, chat_template=policy.chat_template)
 
 
-def ppo(bench: Bench, policy: ModelRef, reward: ModelRef, prompts: DatasetRef) -> Plan:
-    tokenizer, template = _same_tokens(policy, reward)
-    inputs = {"policy": _model(policy), "reference": _model(policy), "reward_model": _model(reward), "prompts": _data(prompts)}
+def ppo(bench: Bench, policy: ModelRef, reward: ModelRef, prompts: DatasetRef, further: Sequence[ModelRef] = ()) -> Plan:
+    """`further`: the other members of a reward ensemble; the critic starts from the first, `reward`."""
+    tokenizer, template = _same_tokens(policy, reward, *further)
+    inputs = {"policy": _model(policy), "reference": _model(policy), "prompts": _data(prompts), **_rewards(reward, further)}
     return bench.plan("ppo", inputs, bench.recipe.ppo, tokenizer=tokenizer, chat_template=template)
 
 
@@ -99,17 +105,20 @@ def evaluate(
     suite_settings: Mapping[str, Any],
     reward: ModelRef | None,
     released: Mapping[str, Mapping[str, Any]] | None = None,
+    further: Sequence[ModelRef] = (),
 ) -> Plan:
     """`models` by role (candidate, base, sft, champion, anchor); one job measures all of them side by side.
+
+    `reward` and `further`: the members of the reward ensemble, put together as PPO does.
 
     `released`: role → deployment as it was released; the others are deployed as this recipe says.
     """
     recipe = bench.recipe
-    tokenizer, template = _same_tokens(*models.values(), *([reward] if reward else []))
+    tokenizer, template = _same_tokens(*models.values(), *([reward] if reward else []), *further)
     inputs = {f"model_{role}": _model(ref) for role, ref in models.items()}
     inputs |= {f"suite_{name}": _data(ref) for name, ref in suites.items()}
     if reward is not None:
-        inputs["reward_model"] = _model(reward)
+        inputs |= _rewards(reward, further)
     wanted = {scorer for suite in suite_settings.values() for scorer in suite["scorers"]} | ({"reward_score"} if reward else set())
     extra = {
         "measure": sorted(models),
@@ -118,7 +127,10 @@ def evaluate(
         "suites": dict(suite_settings),
         "generation": {"temperature": 0.0, "max_new_tokens": recipe.evaluation.max_new_tokens},
         "scorers": {name: revision(SCORERS[name]) for name in sorted(wanted)},
-        "reward_hacking": {"limit": recipe.evaluation.reward_hacking_items if reward else 0},
+        "reward_hacking": {
+            "limit": recipe.evaluation.reward_hacking_items if reward else 0,
+            **({"combine": recipe.ppo.reward.combine} if further else {}),
+        },
     }
     return bench.plan("evaluate", inputs, recipe.evaluation, extra=extra, tokenizer=tokenizer, chat_template=template)
 

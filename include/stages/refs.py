@@ -86,6 +86,11 @@ class StageResult(_Ref):
         out = self._output(name)
         return ModelRef(out["kind"], out["digest"], str(self.tokenizer), str(self.chat_template))
 
+    def further(self, name: str) -> tuple[ModelRef, ...]:
+        """The other members of an ensemble whose first is `name`: name_2, name_3, … in this order; none, mostly."""
+        numbers = sorted(int(tail) for out in self.outputs if (tail := out.removeprefix(f"{name}_")) != out and tail.isdecimal())
+        return tuple(self.model(f"{name}_{number}") for number in numbers)
+
     def artifact(self, name: str) -> ArtifactRef:
         out = self._output(name)
         return ArtifactRef(out["kind"], out["digest"], self.key, name)

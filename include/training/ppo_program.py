@@ -15,7 +15,7 @@ from include.runtime.chat import prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
-from include.runtime.reward_stats import RewardNormaliser
+from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.batching import pad_id_of
 from include.training.engine import Engine, EngineSettings, MakeEngine
 from include.training.errors import TrainingError
@@ -191,7 +191,7 @@ def _prompts(job: Job) -> list[Prompt]:
 
 def _models(job: Job, settings: PpoSettings, make_engine: MakeEngine) -> tuple[Any, list[Member], Learner]:
     """The four models, checked before anything else: modes, gradients, vocabularies, weights of their own."""
-    names = sorted(name for name in job.inputs if name == "reward_model" or name.startswith("reward_model_"))
+    names = member_inputs(job.inputs)
     actor = load_causal_lm(job.input("policy"), settings.attention).requires_grad_(True)
     reference = freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)))
     members = [

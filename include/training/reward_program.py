@@ -1,10 +1,11 @@
-"""A reward model from preference pairs, whatever the engine.
+"""A reward model from preference pairs, or an ensemble of several seeds, whatever the engine.
 
 Bradley-Terry with both sides of a pair in one forward. It stops early on the accuracy of validation pairs, never on the
 training loss; what is handed on is the best state seen there. Hold-out pairs are read once, when everything is decided.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 
@@ -18,8 +19,11 @@ from include.training.errors import TrainingError
 from include.training.loop import StepResult, run_steps
 from include.training.losses import bradley_terry
 from include.training.model_io import load_tokenizer
-from include.training.pair_measurements import PairScores, validation_accuracy, write_measurements
+from include.training.pair_measurements import write_measurements
+from include.training.pair_report import holdout_figures, holdout_report, overfit, validation_figures
+from include.training.pair_scores import MemberScores, PairScores, validation_accuracy
 from include.training.pair_tokens import by_length, lay_out
+from include.training.reward_ensemble import EnsembleTrainer, ensemble_seeds, member_name
 from include.training.reward_head import SequenceScores, new_reward_model, save_reward_model
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.token_pairs import PairCounts, PairsError, TokenPair, encoder, pairs_of
@@ -36,22 +40,22 @@ CONFIG_KEYS = (
         "early_stop",
         "eval_pairs",
         "max_identical_share",
+        "seeds",
     ),
     *ENGINE_KEYS,
 )
-OVERFIT_ACCURACY = 0.80
 
 
 class RewardTrainer:
     """One update a step, a look at validation pairs every few; the best state seen there travels along."""
 
-    def __init__(self, job: Job, engine: Engine, train: Sequence[TokenPair], validation: Sequence[TokenPair]) -> None:
+    def __init__(self, job: Job, engine: Engine, train: Sequence[TokenPair], validation: Sequence[TokenPair], seed: int) -> None:
         early = job.config.section("early_stop", {})
         early.only("every_steps", "patience")
         self.engine = engine
         self.train_pairs = train
         self.validation_pairs = validation[: job.config.positive("eval_pairs", 64)]
-        self.seed = job.seed
+        self.seed = seed
         self.total = job.config.positive("steps")
         self.global_batch = job.config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
@@ -114,13 +118,13 @@ class RewardTrainer:
     def _done(self, step: int) -> bool:
         return self.looks_since >= self.patience and step < self.total
 
-    def use_best(self) -> None:
-        """Puts the best state's weights in place of the last one's."""
-        if not self.best:
+    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Puts these weights, a best state, in place of the present ones."""
+        if not weights:
             raise TrainingError("no look at the validation pairs was taken: there is no best state")
         own = dict(self.engine.module.named_parameters())
         with torch.no_grad():
-            for name, value in self.best.items():
+            for name, value in weights.items():
                 own[name].copy_(value)
 
     def capture(self) -> Snapshot:
@@ -141,7 +145,7 @@ class RewardTrainer:
 
 
 def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
-    """Base and preferences in; a scorer and its measurements on hold-out pairs out."""
+    """Base and preferences in; a scorer for each seed and their measurements on hold-out pairs out."""
     job.config.only(*CONFIG_KEYS)
     base = job.input("base")
     encode = encoder(load_tokenizer(base))
@@ -149,48 +153,63 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     validation, validation_counts = pairs_of(job, "validation", encode)
     if not train or not validation:
         raise PairsError(f"{len(train)} training and {len(validation)} validation pairs: both are needed, as the run stops on the latter")
-    model = new_reward_model(base, job.seed, job.config.text("attention", ("sdpa", "eager"), "sdpa"))
-    engine = make_engine(SequenceScores(model), EngineSettings.of(job.config))
-    trainer = RewardTrainer(job, engine, train, validation)
-    outcome = run_steps(job, trainer, trainer.total)
-    trainer.use_best()
-    normaliser, validated = _normaliser(job, trainer, validation)
-    with job.output("reward_model", "reward_model", {"stage": job.stage, "key": job.spec.key, "best_step": trainer.best_step}) as folder:
-        save_reward_model(model, base, folder, normaliser)
+    attention = job.config.text("attention", ("sdpa", "eager"), "sdpa")
+
+    def begin(seed: int) -> RewardTrainer:
+        engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
+        return RewardTrainer(job, engine, train, validation, seed)
+
+    ensemble = EnsembleTrainer(begin, ensemble_seeds(job.config, job.seed))
+    outcome = run_steps(job, ensemble, ensemble.total)
     holdout, holdout_counts = pairs_of(job, "holdout", encode)
-    held = trainer.score(holdout) if holdout else PairScores([], [])
+    members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
     with job.output("measurements", "report", {"stage": job.stage}) as folder:
-        measured = write_measurements(job, folder, holdout, held, normaliser)
+        write_measurements(job, folder, holdout, members)
+    measured, report = holdout_figures(holdout, members), holdout_report(holdout, members)
     counts = {"train": train_counts, "validation": validation_counts, "holdout": holdout_counts}
-    summary = _summary(job, trainer, counts, validated["accuracy"], measured)
-    figures = {f"validation_{name}": value for name, value in validated.items()} | {
-        f"holdout_{name}": value for name, value in measured.items()
-    }
-    told = {name: value for side, of_side in counts.items() for name, value in of_side.metrics(side).items()}
-    job.complete({**outcome.metrics(), **told, **figures, "best_step": float(trainer.best_step)}, summary, outcome.stop_reason)
+    validated = validation_figures(members)
+    job.complete(
+        {**outcome.metrics(), **_told(counts), **validated, **measured, "best_step": float(members[0].best_step)},
+        {**_summary(job, members, counts, {**validated, **measured}), "holdout": report},
+        outcome.stop_reason,
+    )
 
 
-def _normaliser(job: Job, trainer: RewardTrainer, validation: Sequence[TokenPair]) -> tuple[RewardNormaliser, dict[str, float]]:
+def _finished(
+    job: Job, base: Path, ensemble: EnsembleTrainer, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
+) -> MemberScores:
+    """One member's best state, written as a model with the statistics of its own validation scores; what it says of both sides."""
+    trainer, finished = ensemble.trainer, ensemble.finished[index]
+    trainer.use(ensemble.best_of(index, job.checkpoints.at))
+    validated, held = trainer.score(sides[0]), trainer.score(sides[1])
+    member = MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
+    meta = {"stage": job.stage, "key": job.spec.key, "best_step": finished.best_step, "seed": finished.seed}
+    with job.output(member_name(index), "reward_model", meta) as folder:
+        save_reward_model(trainer.engine.module.model, base, folder, member.normaliser)
+    return member
+
+
+def _normaliser(job: Job, scores: PairScores) -> RewardNormaliser:
     """From the raw scores of all validation answers, by the weights that are handed on."""
-    scores = trainer.score(validation)
     stats = RunningStats.of([*scores.chosen, *scores.rejected])
     if not stats.std > 0:
         raise TrainingError(f"all {stats.count} validation answers have the score {stats.mean}: this model tells nothing apart")
-    normaliser = RewardNormaliser(stats, job.config.number("epsilon", EPSILON), job.config.number("clip", CLIP))
-    return normaliser, validation_accuracy(scores)
+    return RewardNormaliser(stats, job.config.number("epsilon", EPSILON), job.config.number("clip", CLIP))
+
+
+def _told(counts: Mapping[str, PairCounts]) -> dict[str, float]:
+    return {name: value for side, of_side in counts.items() for name, value in of_side.metrics(side).items()}
 
 
 def _summary(
-    job: Job, trainer: RewardTrainer, counts: dict[str, PairCounts], validated: float, measured: dict[str, float]
+    job: Job, members: Sequence[MemberScores], counts: Mapping[str, PairCounts], figures: Mapping[str, float]
 ) -> dict[str, object]:
-    highest = max(validated, measured.get("accuracy", 0.0))
-    overfit = highest > OVERFIT_ACCURACY
-    if overfit:
-        job.warn(
-            f"pair accuracy {highest:.2f} is above {OVERFIT_ACCURACY:.2f}: a sign of over-fitting; see that the policy's answers do not turn odd"
-        )
+    found = overfit(figures["validation_accuracy"], figures.get("holdout_accuracy"))
+    if found:
+        job.warn(found)
     dropped = {
         side: {"identical_at_start": c.identical_at_start, "identical_after_truncation": c.identical_after_truncation}
         for side, c in counts.items()
     }
-    return {"best_step": trainer.best_step, "overfit_warning": overfit, "pairs_dropped": dropped}
+    listed = [{"name": member_name(i), "seed": m.seed, "best_step": m.best_step} for i, m in enumerate(members)]
+    return {"best_step": members[0].best_step, "overfit_warning": found is not None, "pairs_dropped": dropped, "members": listed}

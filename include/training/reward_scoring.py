@@ -9,7 +9,7 @@ from typing import Any
 from include.domain.errors import AlignmentError
 from include.domain.records import Prompt
 from include.runtime.reward_model import score_sequences
-from include.runtime.reward_stats import RewardNormaliser, combine
+from include.runtime.reward_stats import RewardNormaliser, ensemble_score
 from include.training.ppo_settings import RewardMix
 from include.verifiers.registry import verify
 
@@ -73,10 +73,11 @@ class RewardScorer:
         return scored
 
     def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
-        normalised = [member.normaliser.normalise(value) for member, value in zip(self.members, raw, strict=True)]
-        model = combine(normalised, self._mix.combine)
-        model = min(max(model, -self._mix.clip), self._mix.clip) if math.isfinite(model) else math.nan
+        model = ensemble_score(raw, [member.normaliser for member in self.members], self._mix.combine, self._mix.clip)
         parts = {f"raw_{member.name}": value for member, value in zip(self.members, raw, strict=True)}
+        if len(self.members) > 1:
+            own = zip(self.members, raw, strict=True)
+            parts |= {f"normalised_{member.name}": member.normaliser.normalise(value) for member, value in own}
         parts["model"] = model
         used = answer.tokens / self._max_new_tokens
         parts["length_penalty"] = -self._mix.length_penalty * used

@@ -1,7 +1,9 @@
 """Preference pairs as tokens: both answers after the same prompt, cut to a length, and only where they still differ."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ from include.training.errors import TrainingError
 from include.transforms.datasets_io import read_rows
 
 MATCHED_TOKENS = 2
+_LINES = (
+    ("fence", re.compile(r"\s*```")),
+    ("heading", re.compile(r"\s*#{1,6} ")),
+    ("item", re.compile(r"\s*(?:[-*+•]|\d+[.)]) ")),
+    ("label", re.compile(r"\s*\**\w[\w ]{0,24}\**:")),
+)
 MATCHED_SHARE = 0.10
 
 
@@ -130,6 +138,16 @@ def length_slice(chosen_tokens: int, rejected_tokens: int) -> str:
     return "chosen_longer" if chosen_tokens > rejected_tokens else "chosen_shorter"
 
 
+def format_slice(chosen: str, rejected: str) -> str:
+    """matched where both answers look alike: the same kinds of lines (plain, list item, heading, code fence, label) in the same order."""
+    return "matched" if _outline(chosen) == _outline(rejected) else "differs"
+
+
+def _outline(text: str) -> tuple[str, ...]:
+    kinds = [next((kind for kind, pattern in _LINES if pattern.match(line)), "plain") for line in text.splitlines() if line.strip()]
+    return tuple(kind for kind, _ in groupby(kinds))
+
+
 Encode = Callable[[PreferencePair, Candidate], Encoded]
 """(pair, one of its candidates) → prompt and answer as ids."""
 
@@ -174,6 +192,7 @@ def _pair(row_id: str, group: str, record: Mapping[str, Any], encode: Encode) ->
         "language": pair.prompt.language,
         "topic": pair.prompt.topic,
         "safety_class": pair.prompt.safety_class,
+        "format": format_slice(pair.chosen.response_text, pair.rejected.response_text),
     }
     written = tuple((c.policy_checkpoint, c.tokenizer_version, c.chat_template) for c in (pair.chosen, pair.rejected))
     return TokenPair(pair.pair_id, group, chosen.prompt_length, chosen.ids, rejected.ids, pair.weight, slices, written)

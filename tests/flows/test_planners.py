@@ -9,6 +9,7 @@ import pytest
 
 from include.flows.errors import FlowError
 from include.flows.planners import PLANNERS, bench_of, plan
+from include.stages.refs import StageResult
 from tests.flows.conftest import Plane
 from tests.flows.things import POLICY, REWARD, SFT_GIVEN, D, dataset, result
 
@@ -66,3 +67,22 @@ def test_who_asked_is_noted_beside_the_key(plane: Plane) -> None:
 
 def test_every_stage_of_the_chain_has_a_planner() -> None:
     assert set(PLANNERS) == {"base_import", "sft", "generate", "reward_model", "policy", "evaluate", "shadow"}
+
+
+def test_every_member_of_a_reward_ensemble_reaches_ppo_and_the_evaluation(plane: Plane) -> None:
+    reward = result("reward_model", "reward_model", REWARD, "reward_model")
+    reward["outputs"] |= {name: {"kind": "reward_model", "digest": D[at]} for name, at in (("reward_model_2", 20), ("reward_model_3", 21))}
+    inputs = plan("policy", plane.run(method="ppo"), {**POLICY_GIVEN, "reward": reward}).spec.inputs
+    assert [inputs[name] for name in ("reward_model", "reward_model_2", "reward_model_3")] == [REWARD, D[20], D[21]]
+    further = [ref.to_json() for ref in StageResult.from_json(reward).further("reward_model")]
+    wanted = {
+        "models": {"candidate": StageResult.from_json(POLICY_GIVEN["sft"]).model("policy").to_json()},
+        "suites": {},
+        "suite_settings": {},
+        "reward": StageResult.from_json(reward).model("reward_model").to_json(),
+    }
+    alone = plan("evaluate", plane.run(), {"wanted": wanted}).spec
+    assert alone.config["reward_hacking"] == {"limit": alone.config["reward_hacking"]["limit"]}
+    together = plan("evaluate", plane.run(), {"wanted": {**wanted, "reward_members": further}}).spec
+    assert together.inputs["reward_model_3"] == D[21]
+    assert together.config["reward_hacking"]["combine"] == "mean"
