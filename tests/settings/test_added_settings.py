@@ -44,9 +44,17 @@ def first_release(value: Any) -> Any:
     return {k: first_release(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
+def without_added(value: Any) -> Any:
+    """The same settings with every added one at its default."""
+    if isinstance(value, Settings):
+        kept = {name: without_added(getattr(value, name)) for name in type(value).model_fields}
+        return value.model_copy(update=kept | added(type(value)))
+    return value
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipes_that_use_none_keep_their_digest_and_their_stages(name: str) -> None:
-    found = recipe(name)
+    found = without_added(recipe(name))
     assert found.digest == digest("recipe", first_release(found))
     for stage, model in STAGE_SETTINGS.items():
         settings = getattr(found, PARTS.get(stage, stage))
