@@ -13,12 +13,15 @@ _ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
 
 
 def is_owner_alive(owner: Mapping[str, Any]) -> bool:
-    """Whether the task that owns a job may still want it. A state that cannot be read counts as alive: nothing is ended on a guess."""
+    """Whether the task that owns a job may still want it.
+
+    A state that cannot be read counts as alive: nothing is ended on a guess. A DAG run that was deleted wants nothing any more.
+    """
     ti = get_current_context()["ti"]
     states = ti.get_task_states(dag_id=owner["dag_id"], task_ids=[owner["task_id"]], run_ids=[owner["run_id"]])
     of_run = states.get(owner["run_id"])
     if of_run is None:
-        return True
+        return ti.get_dr_count(dag_id=owner["dag_id"], run_ids=[owner["run_id"]]) > 0
     index = owner.get("map_index", -1)
     name = owner["task_id"] if index in (-1, None) else f"{owner['task_id']}_{index}"
     state = of_run.get(name, of_run.get(owner["task_id"]))

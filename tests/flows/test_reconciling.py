@@ -17,16 +17,21 @@ OWNER = {"dag_id": "train_sft", "run_id": "manual__1", "task_id": "sft.train", "
 class Airflow:
     """Answers what states tasks have."""
 
-    def __init__(self, states: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, states: dict[str, dict[str, Any]], runs: int = 1) -> None:
         self.states = states
+        self.runs = runs
+
+    def get_dr_count(self, **asked: Any) -> int:
+        assert asked == {"dag_id": "train_sft", "run_ids": ["manual__1"]}
+        return self.runs
 
     def get_task_states(self, **asked: Any) -> dict[str, dict[str, Any]]:
         assert (asked["dag_id"], asked["task_ids"], asked["run_ids"]) == ("train_sft", ["sft.train"], ["manual__1"])
         return self.states
 
 
-def alive(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, Any]], **owner: Any) -> bool:
-    monkeypatch.setattr(reconciling, "get_current_context", lambda: {"ti": Airflow(states)})
+def alive(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, Any]], runs: int = 1, **owner: Any) -> bool:
+    monkeypatch.setattr(reconciling, "get_current_context", lambda: {"ti": Airflow(states, runs)})
     return is_owner_alive({**OWNER, **owner})
 
 
@@ -43,6 +48,10 @@ def test_a_task_on_its_way_still_wants_its_job(monkeypatch: pytest.MonkeyPatch, 
 def test_where_nothing_is_known_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     assert alive(monkeypatch, {})
     assert alive(monkeypatch, {"manual__1": {}})
+
+
+def test_a_run_that_was_deleted_wants_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not alive(monkeypatch, {}, runs=0)
 
 
 def test_of_a_mapped_task_its_own_instance_counts(monkeypatch: pytest.MonkeyPatch) -> None:
