@@ -119,8 +119,8 @@ async def watch(kind: str, spec: dict[str, Any]) -> None:
     def tell(job_id: str) -> None:
         print(json.dumps({"job": job_id, "at": time.time()}), flush=True)
 
-    bare = Usage.of_this_process()
     waiting = await {"ours": ours, "peers": peers, "ssh": ssh}[kind](spec["jobs"], spec, tell)
+    bare = Usage.of_this_process()  # with everything imported, before anything waits
     tasks = [asyncio.create_task(one) for one in waiting]
     await asyncio.sleep(spec["warm_up_s"])
     before = Usage.of_this_process()
