@@ -9,8 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-
-import asyncssh
+from typing import TYPE_CHECKING
 
 from airflow_slurm import commands, failures, parse
 from airflow_slurm.arrays import whole_jobs
@@ -18,7 +17,11 @@ from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused,
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.transport import SshTransport
+
+if TYPE_CHECKING:
+    import asyncssh
+
+    from airflow_slurm.site_record import SiteRecords
 
 #: Ids in one sacct command: its whole line has to stay below the 128 KiB that Linux allows one argument.
 IDS_A_COMMAND = 5000
@@ -39,6 +42,7 @@ class SlurmClient:
     :param connect: opens an SSH connection; called again when one broke.
     :param conn_id: the Airflow connection, written into receipts.
     :param command_timeout_s: for one command; Slurm's own clients give up after 9 to 49 s.
+    :param records: where the record of what this site offers is kept; without, requests are not checked against one.
     """
 
     def __init__(
@@ -48,9 +52,14 @@ class SlurmClient:
         conn_id: str = "slurm_default",
         site: commands.ClientSite = commands.ANY_SITE,
         command_timeout_s: float = 60.0,
+        records: SiteRecords | None = None,
     ) -> None:
+        # asyncssh takes half a second to import: not in every parse of a DAG file that names an operator.
+        from airflow_slurm.transport import SshTransport
+
         self._transport = SshTransport(connect, conn_id, command_timeout_s)
         self._site = site
+        self._records = records
 
     @property
     def conn_id(self) -> str:
@@ -159,9 +168,16 @@ class SlurmClient:
         """Slurm's version, such as ``22.05.8``."""
         return (await self._ask(commands.version())).strip().removeprefix("slurm ").removeprefix("slurm-wlm ")
 
-    async def partitions(self) -> list[dict[str, str]]:
-        """Name, availability, time limit, number of nodes and gres of every partition."""
-        return parse.partitions(await self._ask(commands.sinfo(self._site.cluster)))
+    async def ask(self, argv: Sequence[str]) -> str:
+        """What a command that changes nothing prints, from a builder of this package."""
+        return await self._ask(argv)
+
+    async def check_possible(self, spec: JobSpec) -> None:
+        """Refuse a job that can't run at this site. :raises ImpossibleRequest: naming the nearest that can."""
+        if self._records is not None:
+            from airflow_slurm.site_record import check_possible
+
+            await check_possible(self, self._records, spec)
 
     async def sftp(self) -> asyncssh.SFTPClient:
         """An SFTP client on the shared connection, kept open; don't close it."""

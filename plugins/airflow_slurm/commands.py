@@ -74,7 +74,7 @@ ANY_SITE = ClientSite()
 
 def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
     """Queue the script on standard input, held: it can't start before its receipt is stored."""
-    return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *_clusters(cluster)]
+    return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *clusters_option(cluster)]
 
 
 def squeue(cluster: str | None = None, name: str | None = None, *, ids: Sequence[str] = (), all_users: bool = False) -> list[str]:
@@ -88,7 +88,7 @@ def squeue(cluster: str | None = None, name: str | None = None, *, ids: Sequence
     chosen = [] if all_users else ["--me"]
     chosen += [f"--name={check_job_name(name)}"] if name else []
     chosen += [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else []
-    return ["squeue", "--noheader", "--states=all", *chosen, f"--Format={columns}", *_clusters(cluster)]
+    return ["squeue", "--noheader", "--states=all", *chosen, f"--Format={columns}", *clusters_option(cluster)]
 
 
 def sacct(
@@ -112,23 +112,23 @@ def sacct(
         f"--starttime=uts{max(EARLIEST, int(since))}",
         f"--format={','.join(ACCOUNTING_COLUMNS)}",
         *chosen,
-        *_clusters(cluster),
+        *clusters_option(cluster),
     ]
 
 
 def scontrol_release(job_id: str, cluster: str | None = None) -> list[str]:
     """Let a held job go."""
-    return ["scontrol", *_clusters(cluster), "release", check_job_id(job_id)]
+    return ["scontrol", *clusters_option(cluster), "release", check_job_id(job_id)]
 
 
 def scontrol_requeue(job_id: str, cluster: str | None = None) -> list[str]:
     """Put a job back into the queue under its id."""
-    return ["scontrol", *_clusters(cluster), "requeue", check_job_id(job_id)]
+    return ["scontrol", *clusters_option(cluster), "requeue", check_job_id(job_id)]
 
 
 def scontrol_show_job(job_id: str, cluster: str | None = None) -> list[str]:
     """Everything the controller knows of one job, on one line."""
-    return ["scontrol", *_clusters(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
+    return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
 
 
 def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None) -> list[str]:
@@ -139,12 +139,7 @@ def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = Non
     if signal is not None and not re.fullmatch(r"[A-Z]+[0-9]?|[0-9]{1,2}", signal):
         raise InvalidSpec("signal", f"{signal!r} is not a signal's name or number")
     sent = ["--batch", f"--signal={signal}"] if signal else []
-    return ["scancel", *sent, *_clusters(cluster), check_job_id(job_id)]
-
-
-def sinfo(cluster: str | None = None) -> list[str]:
-    """Partitions with availability, time limit, nodes and gres."""
-    return ["sinfo", "--noheader", "--format=%R|%a|%l|%D|%G", *_clusters(cluster)]
+    return ["scancel", *sent, *clusters_option(cluster), check_job_id(job_id)]
 
 
 def version() -> list[str]:
@@ -203,7 +198,8 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
     return "/bin/sh -c " + shlex.quote(script)
 
 
-def _clusters(cluster: str | None) -> list[str]:
+def clusters_option(cluster: str | None) -> list[str]:
+    """``--clusters``, where a cluster is named. :raises InvalidSpec: for what is no name."""
     if not cluster:
         return []
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", cluster):

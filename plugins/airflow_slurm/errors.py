@@ -73,6 +73,18 @@ class SubmitRefused(SlurmError, AirflowFailException):
         self.words = words
 
 
+class ImpossibleRequest(SubmitRefused):
+    """The job could never run at this site, by the site's own record; it was not sent. Never retried."""
+
+    def __init__(self, problems: list[str], site: str) -> None:
+        AirflowException.__init__(
+            self,
+            f"The job can't run on {site} and was not submitted. {'; '.join(problems)}. Change the request, or choose another cluster.",
+        )
+        self.words = "; ".join(problems)
+        self.problems = tuple(problems)
+
+
 class SubmitBusy(SlurmError):
     """A limit on queued jobs is reached. The same request will be taken later; wait without using up retries."""
 

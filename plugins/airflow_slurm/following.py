@@ -35,15 +35,17 @@ class _Follower:
         self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.submitted_at)
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
+        self._told = self.view
 
     async def _tell(self, view: JobView) -> None:
         """Log and keep a view that differs from the last."""
         if not self._known:
             self._known = True
             self.view = replace(self.view, history=await self._earlier())
-        before, self.view = self.view, view.remembering(self.view)
-        if view.differs(before):
-            self._log.info("Slurm: %s", view.describe())
+        self.view = view.remembering(self.view)
+        if view.differs(self._told):
+            self._told = view
+            self._log.info("Slurm: %s", view.explained())
             await self._observe(self.view)
 
     async def _earlier(self) -> tuple[Change, ...]:

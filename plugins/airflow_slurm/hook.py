@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import asyncssh
-from airflow.providers.ssh.hooks.ssh import SSHHookAsync
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.commands import ClientSite
 from airflow_slurm.errors import BadConnection, SlurmError
-from airflow_slurm.keys import load_private_key, normalise_private_key
+from airflow_slurm.probe import probe
+from airflow_slurm.resources import Preemptible
+from airflow_slurm.site_record import SiteRecords
+
+if TYPE_CHECKING:
+    import asyncssh
 
 TEST_TIMEOUT_S = 20.0
 T = TypeVar("T")
@@ -29,6 +32,9 @@ class ClusterConfig:
     :ivar ssh_conn_id: an existing SSH connection that holds host, user and keys; None if this one does.
     :ivar root: remote folder below which jobs may write, where that is to be enforced.
     :ivar job_url: link to a job elsewhere, with ``{job_id}`` and ``{cluster}`` to be filled in.
+    :ivar site_max_age_s: from which age on the record of what the site offers is made anew.
+    :ivar preemptible_partition: where jobs go that may be preempted, and likewise the QOS they take and whether Slurm
+        itself puts them back.
     """
 
     ssh_conn_id: str | None = None
@@ -39,35 +45,30 @@ class ClusterConfig:
     cluster: str | None = None
     command_timeout_s: float = 60.0
     job_url: str | None = None
+    site_max_age_s: float = 3600.0
+    preemptible_partition: str | None = None
+    preemptible_qos: str | None = None
+    preemptible_requeue: bool = False
 
     @classmethod
     def from_extra(cls, extra: dict[str, Any]) -> ClusterConfig:
         """Read it; empty fields of the connection form count as not given.
 
-        :raises BadConnection: for a time that isn't a positive number.
+        :raises BadConnection: for a time that isn't a positive number, or a switch that is neither on nor off.
         """
         known = {f.name for f in fields(cls)}
         values = {name: value for name, value in extra.items() if name in known and value not in (None, "")}
-        for name in ("poll_interval_s", "command_timeout_s"):
+        for name in ("poll_interval_s", "command_timeout_s", "site_max_age_s"):
             if name in values:
                 values[name] = _positive(name, values[name])
+        if "preemptible_requeue" in values:
+            values["preemptible_requeue"] = _switch("preemptible_requeue", values["preemptible_requeue"])
         return cls(**values)
 
-
-class StrictSSH(SSHHookAsync):
-    """The ssh provider's asynchronous hook, with keys accepted in every spelling, and no way round the host key check."""
-
-    def _parse_extras(self, conn: Any) -> None:
-        extra = conn.extra_dejson
-        for name in ("no_host_key_check", "ignore_hostkey_verification"):
-            if str(extra.get(name, "false")).lower() == "true":
-                raise BadConnection(
-                    f"Connection {self.ssh_conn_id!r} switches the host key check off ({name}). Set host_key or known_hosts instead."
-                )
-        super()._parse_extras(conn)
-        if self.private_key:
-            self.private_key = normalise_private_key(self.private_key)
-            load_private_key(self.private_key, self.passphrase or None, f"connection {self.ssh_conn_id!r}")
+    @property
+    def preemptible(self) -> Preemptible:
+        """What this site does with jobs that may be preempted."""
+        return Preemptible(self.preemptible_partition, self.preemptible_qos, self.preemptible_requeue)
 
 
 class SlurmHook(BaseHook):
@@ -114,7 +115,7 @@ class SlurmHook(BaseHook):
             yield await client.sftp()
 
     def run(self, ask: Callable[[SlurmClient], Awaitable[T]]) -> T:
-        """Ask the cluster from code that is not asynchronous: ``hook.run(lambda client: client.partitions())``."""
+        """Ask the cluster from code that is not asynchronous: ``hook.run(lambda client: client.queue())``."""
 
         async def once() -> T:
             async with self.get_client() as client:
@@ -123,23 +124,31 @@ class SlurmHook(BaseHook):
         return asyncio.run(once())
 
     def test_connection(self) -> tuple[bool, str]:
-        """What the *Test* button does, in the API server: version and partitions, within 20 seconds."""
+        """What the *Test* button does, in the API server: what the site offers, within 20 seconds."""
+        import asyncssh
 
-        async def report(client: SlurmClient) -> str:
+        async def report() -> str:
             async with asyncio.timeout(TEST_TIMEOUT_S):
-                version = await client.version()
-                rows = await client.partitions()
-            listed = ", ".join(f"{r['partition']} ({r['available']}, {r['nodes']} nodes, limit {r['time_limit']})" for r in rows)
-            return f"Slurm {version}; partitions: {listed or 'none'}"
+                config = await self.aconfig()
+                async with self._client(config) as client:
+                    record = await probe(client)
+            with suppress(OSError):
+                self._records(config).save(record)
+            return record.summary()
 
         try:
-            return True, self.run(report)
+            return True, asyncio.run(report())
         except TimeoutError:
             return False, f"The cluster did not answer within {TEST_TIMEOUT_S:.0f} seconds."
         except (SlurmError, asyncssh.Error, OSError, ValueError) as error:
             return False, str(error) or type(error).__name__
 
+    def _records(self, config: ClusterConfig) -> SiteRecords:
+        return SiteRecords.of(self.slurm_conn_id, f"{config.cluster}\n{config.slurm_conf}", config.site_max_age_s)
+
     def _client(self, config: ClusterConfig) -> SlurmClient:
+        from airflow_slurm.ssh import StrictSSH
+
         # Keepalive: a poll a minute would else let firewalls drop the idle connection without a word.
         ssh = StrictSSH(ssh_conn_id=config.ssh_conn_id or self.slurm_conn_id, keepalive_interval=15)
         site = ClientSite(config.slurm_bin, config.slurm_conf, config.cluster)
@@ -153,7 +162,9 @@ class SlurmHook(BaseHook):
                 # The ssh provider says so about host keys and ports it can't use.
                 raise BadConnection(f"Connection {ssh.ssh_conn_id!r} can't be used: {error}") from error
 
-        return SlurmClient(connect, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s)
+        return SlurmClient(
+            connect, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s, records=self._records(config)
+        )
 
 
 def _positive(name: str, value: Any) -> float:
@@ -164,3 +175,10 @@ def _positive(name: str, value: Any) -> float:
     if not number > 0 or number == float("inf"):
         raise BadConnection(f"The connection's {name} is {value!r}; give a positive number of seconds.")
     return number
+
+
+def _switch(name: str, value: Any) -> bool:
+    word = str(value).strip().lower()
+    if word not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+        raise BadConnection(f"The connection's {name} is {value!r}; give true or false.")
+    return word in ("true", "1", "yes", "on")

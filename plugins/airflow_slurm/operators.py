@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
@@ -27,6 +28,7 @@ from airflow_slurm.errors import (
 )
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import LINK_KEY, SlurmJobLink
+from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.spec import JobSpec
@@ -157,9 +159,9 @@ class SlurmJobOperator(BaseOperator):
         """Go on when the trigger had something to say."""
         view = JobView.from_json(event["view"])
         self.log.info("Slurm: %s", view.describe())
+        if event["status"] in ("waited_too_long", "never_starts"):
+            return self._not_started(context, request_state, view, event["status"])
         try:
-            if event["status"] == "waited_too_long":
-                return self._waited_too_long(context, request_state, view)
             ended = event["status"] == "ended"
             result = self.accept(context, request_state, view) if ended else self.accept_unknown(context, request_state, view)
         except Resubmit as request:
@@ -196,8 +198,8 @@ class SlurmJobOperator(BaseOperator):
     def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
         store, kept = request.store(), context["task_state_store"]
         # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
-        root = SlurmHook(self.slurm_conn_id).config().root
-        work = request.work(lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n)), root)
+        site = SlurmHook(self.slurm_conn_id).config()
+        work = request.work(lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n)), site.root, site.preemptible)
 
         async def once() -> Submitted:
             async with SlurmHook(self.slurm_conn_id).get_client() as client:
@@ -224,7 +226,8 @@ class SlurmJobOperator(BaseOperator):
             raise error
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10), LONGEST_PAUSE_S)
         later = progress | {"first_at": first_at, "tries": tries, "nothing_sent": isinstance(error, SubmitBusy)}
-        self.log.warning("%s Trying again in %.0f s (no retry of the task is used up).", error, pause_s)
+        until = datetime.fromtimestamp(first_at + max_submit_s, UTC)
+        self.log.warning("%s Again in %.0f s, until %s (no retry of the task is used up).", error, pause_s, f"{until:%Y-%m-%d %H:%M} UTC")
         if self.deferrable:
             self.defer(trigger=SubmitLaterTrigger(pause_s), method_name="submit_again", kwargs={"progress": later})
         time.sleep(pause_s)
@@ -238,14 +241,15 @@ class SlurmJobOperator(BaseOperator):
         self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
         return self._start(context, {"resubmits": resubmits})
 
-    def _waited_too_long(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+    def _not_started(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
         if self._has_started(state):
             self.log.info("It has started after all: waiting on.")
             return self._start(context, {"resubmits": state["resubmits"]})
         self._give_up(state)
-        raise JobFailedForGood(
-            f"{view.describe()}: it waited longer than max_wait_s for its start and was given up.", retryable=False, cause="waited_too_long"
-        )
+        said = "it waited longer than max_wait_s for its start and was given up"
+        if why == "never_starts":
+            said = f"it would never have started, and was given up ({in_words(view.reason)}). Change the request, or choose another cluster"
+        raise JobFailedForGood(f"{view.describe()}: {said}.", retryable=False, cause=why)
 
     def _give_up_previous(self, previous: dict[str, Any], owner: Owner) -> None:
         self.log.info("This task asked for other work before (%s); giving that up first.", previous["key"])

@@ -176,17 +176,12 @@ def exit_pair(text: str) -> tuple[int | None, int | None]:
 
 
 def wait_status(text: str) -> tuple[int | None, int | None]:
-    """Exit code and signal from squeue's raw wait status (exit 7 is 1792); the core-dump bit is dropped."""
+    """Exit code and signal from squeue's ``exit_code``: 22.05 prints the raw wait status (exit 7 is 1792), whose core-dump
+    bit is dropped; 24.11 prints ``7:0``."""
     if not text.strip().isdigit():
-        return None, None
+        return exit_pair(text)
     status = int(text)
     return status >> 8, status & 0x7F
-
-
-def partitions(text: str) -> list[dict[str, str]]:
-    """Rows of :func:`airflow_slurm.commands.sinfo`."""
-    names = ("partition", "available", "time_limit", "nodes", "gres")
-    return [dict(zip(names, line.split("|"), strict=True)) for line in text.splitlines() if line.count("|") == 4]
 
 
 def _lines(text: str, columns: int, command: str) -> Iterator[list[str]]:

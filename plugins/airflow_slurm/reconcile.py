@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.states import Phase
@@ -99,6 +99,7 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         observed_at=seen.at,
         missing_since=None,
         unknown_since=None,
+        **_reason_seen(before, row, seen.at),
     )
     if info.phase is Phase.UNKNOWN:
         return replace(view, unknown_since=_first(before.unknown_since, seen.at))
@@ -107,6 +108,14 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
     view = replace(view, exit_code=row.exit_code, signal=row.signal, end_time=row.end_time, elapsed_s=_span(row.start_time, row.end_time))
     view = _with_incarnations(view, seen.accounting or ())
     return _until_it_stays_away(before, view, seen.at, graces) if info.may_return else view
+
+
+def _reason_seen(before: JobView, row: QueueRow, now: float) -> dict[str, Any]:
+    """Since when, and how often in a row, a job has been seen waiting for one reason."""
+    if row.state.info.phase is not Phase.WAITING:
+        return {"reason_looks": 0, "reason_since": None}
+    same = before.reason_looks > 0 and before.reason == row.reason and before.restarts == row.restarts
+    return {"reason_looks": before.reason_looks + 1 if same else 1, "reason_since": before.reason_since if same else now}
 
 
 def _in_accounting(before: JobView, seen: Observation, rows: Sequence[AccountingRow], graces: Graces) -> JobView:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.names import job_name_for
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
+from airflow_slurm.resources import Preemptible
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy
 from airflow_slurm.submit import LookUp, Submitted, Work
@@ -15,6 +16,8 @@ from airflow_slurm.waiting import Wait
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+NO_POLICY = Preemptible()
 
 
 @dataclass(frozen=True)
@@ -56,14 +59,15 @@ class JobRequest:
     stop: StopPolicy = field(default_factory=StopPolicy)
     carry: Mapping[str, Any] = field(default_factory=dict)
 
-    def work(self, on_claim: Callable[[int], None], root: str | None = None) -> Work:
+    def work(self, on_claim: Callable[[int], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
 
         :param root: the cluster's remote root; it confines the job's paths unless the job names a root of its own.
+        :param preemptible: what the site does with jobs that may be preempted.
         """
 
         def spec_for(n: int) -> JobSpec:
-            spec = self.spec if isinstance(self.spec, JobSpec) else self.spec(n)
+            spec = preemptible.apply(self.spec if isinstance(self.spec, JobSpec) else self.spec(n))
             return replace(spec, root=root) if root and spec.root is None else spec
 
         return Work(self.key, spec_for, self.name_of, self.stage_in, on_claim)

@@ -6,9 +6,15 @@ import shlex
 from collections.abc import Iterator
 
 from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.resources import Resources, gpus_of, switches_of
 from airflow_slurm.spec import JobSpec
 
-_OPTIONS = (
+#: Exit code of a job whose environment module could not be loaded.
+NO_MODULE = 78
+#: Where the ``module`` function comes from in a shell that is no login shell.
+_MODULE_INIT = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash"
+#: Fields and options that every component of a job may have, and those that belong to the job as a whole.
+_RESOURCE_OPTIONS = (
     ("partition", "partition"),
     ("account", "account"),
     ("qos", "qos"),
@@ -16,7 +22,6 @@ _OPTIONS = (
     ("constraint", "constraint"),
     ("licenses", "licenses"),
     ("gres", "gres"),
-    ("dependency", "dependency"),
     ("nodes", "nodes"),
     ("ntasks", "ntasks"),
     ("ntasks_per_node", "ntasks-per-node"),
@@ -24,6 +29,9 @@ _OPTIONS = (
     ("mem", "mem"),
     ("mem_per_cpu", "mem-per-cpu"),
     ("time_limit", "time"),
+)
+_JOB_OPTIONS = (
+    ("dependency", "dependency"),
     ("nice", "nice"),
     ("comment", "comment"),
     ("chdir", "chdir"),
@@ -39,11 +47,15 @@ def render(spec: JobSpec) -> str:
     the name of a variable). The variables wanted are ``export`` lines, and ``SLURM_EXPORT_ENV=ALL`` hands them on to
     every ``srun`` step, which would else start with an empty environment.
     """
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _directives(spec)), ""]
-    lines += ["export SLURM_EXPORT_ENV=ALL"]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in _directives(spec))]
+    for part in spec.components:
+        lines += ["#SBATCH hetjob", *(f"#SBATCH {option}" for option in _resources(part))]
+    lines += ["", "export SLURM_EXPORT_ENV=ALL"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
+    lines += _module_lines(spec.modules)
     lines += [_lines_only(line) for line in spec.setup]
-    lines += ["exec " + shlex.join(spec.command) if spec.command else _lines_only(spec.body)]
+    lines += spec.container.check_lines() if spec.container else []
+    lines += ["exec " + shlex.join(_command(spec)) if spec.command else _lines_only(spec.body)]
     return "\n".join(lines) + "\n"
 
 
@@ -61,17 +73,46 @@ def quote_directive(value: str) -> str:
 
 
 def _directives(spec: JobSpec) -> Iterator[str]:
-    for field, option in _OPTIONS:
-        value = getattr(spec, field)
-        if value is not None:
-            yield f"--{option}={quote_directive(str(value))}"
-    if spec.exclusive:
-        yield "--exclusive"
+    yield from _resources(spec)
+    yield from _given(spec, _JOB_OPTIONS)
     yield "--requeue" if spec.requeue else "--no-requeue"
     yield "--open-mode=append"
     yield "--export=NONE"
     if spec.signal_lead_s is not None:
         yield f"--signal=B:{spec.signal}@{spec.signal_lead_s}"
+
+
+def _resources(asked: JobSpec | Resources) -> Iterator[str]:
+    yield from _given(asked, _RESOURCE_OPTIONS)
+    yield from gpus_of(asked)
+    yield from switches_of(asked)
+    if asked.exclusive:
+        yield "--exclusive"
+
+
+def _given(asked: JobSpec | Resources, options: tuple[tuple[str, str], ...]) -> Iterator[str]:
+    for field, option in options:
+        value = getattr(asked, field)
+        if value is not None:
+            yield f"--{option}={quote_directive(str(value))}"
+
+
+def _command(spec: JobSpec) -> tuple[str, ...]:
+    if spec.container is None:
+        return spec.command
+    # Without a number of tasks, Slurm starts one on each node.
+    tasks = spec.ntasks or (spec.ntasks_per_node or 1) * (spec.nodes or 1)
+    return spec.container.command(spec.command, several_tasks=tasks > 1)
+
+
+def _module_lines(modules: tuple[str, ...]) -> list[str]:
+    if not modules:
+        return []
+    lines = [f'type module >/dev/null 2>&1 || for f in {_MODULE_INIT}; do [ -r "$f" ] && . "$f" && break; done']
+    for name in modules:
+        said = shlex.quote(f"airflow_slurm: the environment module {name} could not be loaded")
+        lines.append(f"module load {shlex.quote(name)} || {{ printf '%s\\n' {said} >&2; exit {NO_MODULE}; }}")
+    return lines
 
 
 def _lines_only(text: str) -> str:

@@ -8,19 +8,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import PurePosixPath
 from typing import Any
 
+from airflow_slurm.containers import Container
 from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.resources import Resources, check_modules, check_resources
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:,=+@%&|!()\[\]*/-]*")
-_MEMORY = re.compile(r"[0-9]+[KMGT]?")
-_TIME = re.compile(r"[0-9]+|(?:[0-9]+-)?[0-9]+:[0-9]{2}(?::[0-9]{2})?|[0-9]+-[0-9]+|[0-9]+:[0-9]{2}:[0-9]{2}|UNLIMITED")
+_DEPENDENCY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:,=+?-]*")
 _SIGNAL = re.compile(r"[A-Z]+[0-9]?|[0-9]{1,2}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?(?:,[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?)*(?:%[1-9][0-9]*)?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-_WORD_FIELDS = ("partition", "account", "qos", "reservation", "constraint", "licenses", "gres", "dependency")
-_COUNT_FIELDS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task")
 
 
 @dataclass(frozen=True)
@@ -30,7 +27,9 @@ class JobSpec:
     :param command: program and arguments; each is quoted, and the batch shell becomes the program (``exec``), so that
         signals from Slurm reach it.
     :param body: shell lines instead, run as they are: nothing from outside belongs in here.
-    :param setup: shell lines before the command, such as ``module load cuda``. As they are, like ``body``.
+    :param setup: shell lines before the command. As they are, like ``body``.
+    :param modules: environment modules to load before that, such as ``cuda/12.4``; the job fails if one is missing.
+    :param container: where ``command`` runs, as a :class:`~airflow_slurm.containers.Container` or a mapping of its fields.
     :param env: environment variables of the job, byte for byte. Nothing else of the submitter's environment gets there.
     :param chdir: working directory, absolute.
     :param array: task numbers of a job array, such as ``0-9,12%4`` (at most 4 at once); each task finds its own in
@@ -38,12 +37,15 @@ class JobSpec:
     :param output: absolute path of the job's output; ``%j`` stands for the job id, ``%%`` for a percent sign. In an array
         ``%A`` is the array's id and ``%a``, which has to be there, the task's number.
     :param root: folder that ``output`` and ``chdir`` must lie below, where given.
-    :param mem: memory a node, such as ``64G``. :param mem_per_cpu: the same per CPU.
-    :param time_limit: minutes, or ``D-HH:MM:SS``.
+    :param components: further components of a heterogeneous job, each a :class:`~airflow_slurm.resources.Resources` or a
+        mapping of its fields. The program starts in the first component; ``srun --het-group`` reaches the others.
+    :param preemptible: that the job may be preempted: the site's policy for such jobs chooses partition, QOS and requeueing.
     :param requeue: whether Slurm may put the job back after preemption or a node's failure.
     :param signal: what is sent before the time limit and on a polite stop. :param signal_lead_s: seconds before the limit
         (Slurm may send it up to 60 s earlier); ``None`` sends none.
     :param nice: lowers the priority by this much.
+
+    What is asked of the cluster (partition … ``switches_wait_s``) is described at :class:`~airflow_slurm.resources.Resources`.
 
     :raises InvalidSpec: for a value that can't be what is meant, naming the field.
     """
@@ -51,6 +53,8 @@ class JobSpec:
     command: tuple[str, ...] = ()
     body: str = ""
     setup: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    container: Container | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     array: str | None = None
     chdir: str | None = None
@@ -63,6 +67,9 @@ class JobSpec:
     constraint: str | None = None
     licenses: str | None = None
     gres: str | None = None
+    gpus: int | None = None
+    gpus_per_node: int | None = None
+    gpu_type: str | None = None
     dependency: str | None = None
     comment: str | None = None
     nodes: int | None = None
@@ -73,19 +80,30 @@ class JobSpec:
     mem_per_cpu: str | None = None
     time_limit: str | int | None = None
     exclusive: bool = False
+    switches: int | None = None
+    switches_wait_s: int | None = None
+    components: tuple[Resources, ...] = ()
+    preemptible: bool = False
     nice: int | None = None
     requeue: bool = False
     signal: str = "USR1"
     signal_lead_s: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("command", "setup"):
-            if isinstance(getattr(self, name), str):
-                raise InvalidSpec(name, "give a list of texts, not one text")
+        for name in ("command", "setup", "modules", "components"):
+            if isinstance(getattr(self, name), (str, Mapping)):
+                raise InvalidSpec(name, "give a list, not one value")
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        container: Any = self.container
+        if isinstance(container, Mapping):
+            object.__setattr__(self, "container", Container.from_mapping(container))
+        parts = (Resources.from_mapping(part) if isinstance(part, Mapping) else part for part in self.components)
+        object.__setattr__(self, "components", tuple(parts))
         object.__setattr__(self, "env", dict(self.env))
         _check_program(self)
-        _check_resources(self)
+        check_modules(self.modules)
+        check_resources(self)
+        _check_options(self)
         _check_paths(self)
 
     @classmethod
@@ -136,6 +154,8 @@ def check_job_name(name: str) -> str:
 def _check_program(spec: JobSpec) -> None:
     if bool(spec.command) == bool(spec.body.strip()):
         raise InvalidSpec("command", "give either command or body, and one of them")
+    if spec.container and not spec.command:
+        raise InvalidSpec("container", "runs a command, not a body: give the program and its arguments in command")
     for position, argument in enumerate(spec.command):
         if not isinstance(argument, str) or "\x00" in argument:
             raise InvalidSpec("command", f"argument {position} is not a text without NUL")
@@ -150,23 +170,11 @@ def _check_program(spec: JobSpec) -> None:
             raise InvalidSpec("env", f"{name} is Slurm's own to set")
 
 
-def _check_resources(spec: JobSpec) -> None:
-    for name in _WORD_FIELDS:
-        value = getattr(spec, name)
-        if value is not None and not (isinstance(value, str) and _WORD.fullmatch(value)):
-            raise InvalidSpec(name, f"{value!r} is not a word Slurm would take here")
-    for name in _COUNT_FIELDS:
-        value = getattr(spec, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise InvalidSpec(name, f"{value!r} is not a whole number of at least 1")
-    for name, pattern, example in (("mem", _MEMORY, "64G"), ("mem_per_cpu", _MEMORY, "2000M"), ("time_limit", _TIME, "1-12:00:00")):
-        value = getattr(spec, name)
-        if value is not None and not pattern.fullmatch(str(value)):
-            raise InvalidSpec(name, f"{value!r} is not a value like {example}")
+def _check_options(spec: JobSpec) -> None:
+    if spec.dependency is not None and not (isinstance(spec.dependency, str) and _DEPENDENCY.fullmatch(spec.dependency)):
+        raise InvalidSpec("dependency", f"{spec.dependency!r} is not a dependency, such as afterok:1234")
     if spec.array is not None and not (isinstance(spec.array, str) and _ARRAY.fullmatch(spec.array)):
         raise InvalidSpec("array", f"{spec.array!r} is not a list of task numbers like 0-9,12%4")
-    if spec.mem and spec.mem_per_cpu:
-        raise InvalidSpec("mem", "mem and mem_per_cpu exclude each other")
     if not _SIGNAL.fullmatch(spec.signal):
         raise InvalidSpec("signal", f"{spec.signal!r} is not a signal's name (USR1) or number")
     lead = spec.signal_lead_s

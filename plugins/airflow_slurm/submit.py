@@ -121,6 +121,11 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
 
 async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Receipt:
     name, spec = work.name_for(claim.n), work.spec_for(claim.n)
+    try:
+        await client.check_possible(spec)
+    except SubmitRefused as error:
+        await asyncio.to_thread(store.close, work.key, claim.n, JobEnd("failed", "impossible", str(error), closed_by="submission"))
+        raise
     await asyncio.to_thread(work.stage_in, claim.n)
     for _ in range(look_up.sends):
         try:

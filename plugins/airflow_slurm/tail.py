@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from airflow_slurm.client import SlurmClient
-from airflow_slurm.transport import ChunkDecoder
+from airflow_slurm.text import ChunkDecoder
 
 #: Bytes taken at one look, so that a chatty job can't fill a triggerer.
 CHUNK = 64 * 1024

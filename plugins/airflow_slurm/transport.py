@@ -7,7 +7,6 @@ repeat) or after (:class:`AnswerLost`, not safe to repeat if the command changes
 from __future__ import annotations
 
 import asyncio
-import codecs
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -15,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import asyncssh
 
 from airflow_slurm.errors import AnswerLost, BadConnection, LoginRefused, SshUnreachable
+from airflow_slurm.text import decode
 
 # At INFO, asyncssh writes every command and channel into the log of whatever task asks.
 asyncssh.set_log_level(logging.WARNING)
@@ -178,24 +178,6 @@ class SshTransport:
             except (*_BROKEN, TimeoutError) as error:
                 raise SshUnreachable(f"No SSH connection {self.conn_id!r}: {_words(error)}") from error
             return self._connection
-
-
-def decode(data: bytes | str | None) -> str:
-    """Text of bytes; what is not UTF-8 becomes U+FFFD and is never an error."""
-    if isinstance(data, str):
-        return data
-    return codecs.decode(data or b"", "utf-8", "replace")
-
-
-class ChunkDecoder:
-    """Text of bytes that come in pieces: a character that is split between two pieces is kept until it is whole."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def feed(self, data: bytes, final: bool = False) -> str:
-        """The text that is complete after this piece."""
-        return self._decoder.decode(data, final)
 
 
 def _words(error: BaseException) -> str:

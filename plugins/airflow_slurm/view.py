@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from airflow_slurm.reasons import in_words
 from airflow_slurm.states import Phase
 
 
@@ -35,6 +36,8 @@ class Change:
 
 
 #: Changes that a view keeps: the newest.
+#: Seconds by which an estimated start has to move to be news.
+ESTIMATE_STEP_S = 600.0
 KEPT_CHANGES = 50
 
 
@@ -50,6 +53,8 @@ class JobView:
     :ivar exit_code: of the batch script; None until it ended, or where Slurm doesn't say.
     :ivar restarts: how often Slurm has put the job back; counts incarnations from 0.
     :ivar estimated_start: when the controller thinks a waiting job will start; None if it doesn't say.
+    :ivar reason_looks: in how many looks in a row the job has been seen waiting for this reason, and ``reason_since``: since
+        when (seconds since the epoch).
     :ivar incarnations: all runs that accounting knows of, oldest first; filled when the job left the queue.
     :ivar history: the states it was seen in, oldest first; the newest 50.
     :ivar tasks: of an array: its task numbers by state, such as ``{"COMPLETED": "0-3", "RUNNING": "4,6"}``.
@@ -81,6 +86,8 @@ class JobView:
     unknown_since: float | None = None
     history: tuple[Change, ...] = ()
     tasks: Mapping[str, str] = field(default_factory=dict)
+    reason_looks: int = 0
+    reason_since: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -111,10 +118,23 @@ class JobView:
             parts.append(f"outcome unknown: {self.cause}")
         return " ".join(parts)
 
-    def differs(self, other: JobView) -> bool:
-        """Whether a person would want to hear of the difference."""
+    def explained(self) -> str:
+        """The same, with what the reason of a waiting job means and whether it goes away."""
+        words = in_words(self.reason) if self.phase is Phase.WAITING else ""
+        return self.describe() + (f": {words}" if words else "")
+
+    def differs(self, told: JobView) -> bool:
+        """Whether a person who was told the other would want to hear of this one.
+
+        The controller's estimate of a start moves with every look: less than ten minutes are no news.
+        """
         mine = (self.phase, self.state, self.reason, self.restarts, self.tasks)
-        return mine != (other.phase, other.state, other.reason, other.restarts, other.tasks)
+        if mine != (told.phase, told.state, told.reason, told.restarts, told.tasks):
+            return True
+        old, new = told.estimated_start, self.estimated_start
+        if old is None or new is None:
+            return self.phase is Phase.WAITING and old is not new
+        return self.phase is Phase.WAITING and abs(new - old) >= ESTIMATE_STEP_S
 
     def remembering(self, before: JobView) -> JobView:
         """This view with the history of an earlier one, and itself added if it differs."""

@@ -7,10 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from airflow_slurm.reasons import explain
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
 from airflow_slurm.reconcile import NO_ACCOUNTING
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
+
+#: In how many looks in a row a reason that never clears has to be seen.
+LOOKS_TO_BELIEVE = 3
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,27 @@ def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:
         if view.cause == NO_ACCOUNTING or (view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s):
             return "unknown"
         return None
+    if never_starts(view, now):
+        return "never_starts"
     waited = now - (wait.submitted_at or wait.since)
     if view.phase is Phase.WAITING and view.restarts == 0 and wait.max_wait_s is not None and waited >= wait.max_wait_s:
         return "waited_too_long"
     return None
 
 
+def never_starts(view: JobView, now: float) -> bool:
+    """Whether a job waits for a reason that will not go away: seen once and confirmed twice, as a reason can flicker."""
+    reason = explain(view.reason)
+    confirmed = view.reason_looks >= LOOKS_TO_BELIEVE and now - (view.reason_since or now) >= reason.confirm_s
+    return view.phase is Phase.WAITING and reason.hopeless and confirmed
+
+
 def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None:
     """The same for an array: it has ended when all its tasks have, is unknown when nothing else is left to wait for, and
-    has waited too long while none of its tasks has started."""
+    has waited too long while none of its tasks has started. It never starts when that is true of all that are left."""
     found = {due(view, wait, now) for view in views}
+    if "never_starts" in found and found <= {"ended", "unknown", "never_starts"}:
+        return "never_starts"
     if found <= {"ended", "unknown"}:
         return "unknown" if "unknown" in found else "ended"
     return found.pop() if len(found) == 1 else None

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_slurm import commands, parse
+from airflow_slurm import commands, parse, site_commands
 from airflow_slurm.errors import InvalidSpec
 
 INHERITED = {
@@ -102,7 +102,8 @@ def test_submission_is_held_and_named() -> None:
 
 @pytest.mark.parametrize("build", [
     lambda c: commands.sbatch_held("a-1", c), lambda c: commands.squeue(c), lambda c: commands.sacct(2e9, ids=["7"], cluster=c),
-    lambda c: commands.scancel("7", cluster=c), lambda c: commands.scontrol_release("7", c), lambda c: commands.sinfo(c),
+    lambda c: commands.scancel("7", cluster=c), lambda c: commands.scontrol_release("7", c), lambda c: site_commands.nodes(c),
+    lambda c: site_commands.configuration(c), lambda c: site_commands.partitions(c), lambda c: site_commands.licenses(c),
 ])  # fmt: skip
 def test_every_command_names_the_cluster(build) -> None:  # type: ignore[no-untyped-def]
     assert "--clusters=borealis" in build("borealis")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_slurm import parse
 from airflow_slurm.tail import LogTail
-from airflow_slurm.transport import ChunkDecoder, decode
+from airflow_slurm.text import ChunkDecoder, decode
 
 
 @given(text=st.text(), size=st.integers(min_value=1, max_value=7))
