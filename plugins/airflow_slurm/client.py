@@ -104,8 +104,9 @@ class SlurmClient:
 
         :raises ControllerUnreachable: also for an answer that looks fine and says on stderr that it isn't.
         """
-        answer = await self._ask(commands.squeue(self._site.cluster, name))
-        return parse.queue_rows(answer)
+        rows = parse.queue_rows(await self._ask(commands.squeue(self._site.cluster, name)))
+        # Further components of a heterogeneous job (20+1) live and end with the first: they are no jobs of their own.
+        return [row for row in rows if "+" not in row.array_id or row.array_id.endswith("+0")]
 
     async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.QueueRow]:
         """Jobs of any user that the controller still knows and shows: some ids, or one name. Unknown ids are passed over."""

@@ -20,6 +20,7 @@ from airflow_slurm.site_record import SiteRecords
 
 if TYPE_CHECKING:
     import asyncssh
+    from airflow.sdk import Connection
 
 TEST_TIMEOUT_S = 20.0
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class SlurmHook(BaseHook):
     def __init__(self, slurm_conn_id: str = default_conn_name) -> None:
         super().__init__()
         self.slurm_conn_id = slurm_conn_id
+        self._target = ""
 
     def get_conn(self) -> SlurmClient:
         """A client that opens its SSH connection with the first question; whoever takes it closes it."""
@@ -92,7 +94,7 @@ class SlurmHook(BaseHook):
 
     def config(self) -> ClusterConfig:
         """The cluster's part of the connection."""
-        return ClusterConfig.from_extra(self.get_connection(self.slurm_conn_id).extra_dejson)
+        return self._config_of(self.get_connection(self.slurm_conn_id))
 
     async def aconfig(self) -> ClusterConfig:
         """The same, inside an event loop."""
@@ -100,7 +102,7 @@ class SlurmHook(BaseHook):
             connection = await self.aget_connection(self.slurm_conn_id)
         except AirflowNotFoundException as error:
             raise BadConnection(f"There is no connection {self.slurm_conn_id!r}: {error}") from error
-        return ClusterConfig.from_extra(connection.extra_dejson)
+        return self._config_of(connection)
 
     @asynccontextmanager
     async def get_client(self) -> AsyncIterator[SlurmClient]:
@@ -143,8 +145,14 @@ class SlurmHook(BaseHook):
         except (SlurmError, asyncssh.Error, OSError, ValueError) as error:
             return False, str(error) or type(error).__name__
 
+    def _config_of(self, connection: Connection) -> ClusterConfig:
+        config = ClusterConfig.from_extra(connection.extra_dejson)
+        # What the site's record is about: a connection that is pointed elsewhere has another.
+        self._target = f"{connection.login}@{connection.host}:{connection.port} {config.ssh_conn_id} {config.cluster} {config.slurm_conf}"
+        return config
+
     def _records(self, config: ClusterConfig) -> SiteRecords:
-        return SiteRecords.of(self.slurm_conn_id, f"{config.cluster}\n{config.slurm_conf}", config.site_max_age_s)
+        return SiteRecords.of(self.slurm_conn_id, self._target, config.site_max_age_s)
 
     def _client(self, config: ClusterConfig) -> SlurmClient:
         from airflow_slurm.ssh import StrictSSH

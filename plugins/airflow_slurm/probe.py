@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_slurm import site_commands, site_parse
 from airflow_slurm.capability import Capability
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import ControllerUnreachable, SlurmError, SshUnreachable
 
 if TYPE_CHECKING:
     from airflow_slurm.client import SlurmClient
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def probe(client: SlurmClient) -> Capability:
     """The record of now.
 
-    :raises SlurmError: if not even the version could be asked: then nothing is known of the site.
+    :raises SlurmError: if nobody could be asked: a record of a site that is down would be worse than the last one.
     """
     version = await client.version()
     parts = _Parts(client)
@@ -61,6 +61,8 @@ class _Parts:
     async def of(self, name: str, argv: Sequence[str], read: Callable[[str], Any]) -> Any:
         try:
             return read(await self.client.ask(argv))
+        except (SshUnreachable, ControllerUnreachable):
+            raise
         except (SlurmError, KeyError, ValueError) as error:
             self.open[name] = (str(error) or type(error).__name__)[:300]
             return None

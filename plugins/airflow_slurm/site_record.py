@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 #: A request is refused on the word of a record that is at most this old, in seconds: the site may have changed.
 FRESH_S = 60.0
 #: For asking the site before a submission; what isn't known by then is not checked.
-PROBE_TIMEOUT_S = 20.0
+PROBE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,9 @@ class SshTransport:
             try:
                 async with asyncio.timeout(self._timeout_s):
                     stdout, stderr = await process.communicate(stdin.encode())
+            except asyncio.CancelledError:
+                process.close()  # its channel is one of the few there are
+                raise
             except (*_BROKEN, TimeoutError) as error:
                 # Also after a timeout: the network may swallow what comes, and then the next question would vanish too.
                 process.close()

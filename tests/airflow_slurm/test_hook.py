@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
 import sys
 from importlib import resources
 from pathlib import Path
@@ -16,6 +18,7 @@ import airflow_slurm
 from airflow_slurm.errors import BadConnection, LoginRefused
 from airflow_slurm.hook import ClusterConfig, SlurmHook
 from airflow_slurm.provider_info import get_provider_info
+from airflow_slurm.resources import Preemptible
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, connection_uri
@@ -27,6 +30,22 @@ ENV = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 def test_empty_fields_of_the_form_count_as_not_given() -> None:
     extra = {"ssh_conn_id": "", "poll_interval_s": None, "cluster": "borealis", "private_key": "x"}
     assert ClusterConfig.from_extra(extra) == ClusterConfig(cluster="borealis")
+
+
+def test_the_policy_for_preemptible_jobs_is_read_from_the_form() -> None:
+    config = ClusterConfig.from_extra({"preemptible_qos": "scavenger", "preemptible_requeue": "True", "preemptible_partition": ""})
+    assert config.preemptible == Preemptible(None, "scavenger", True)
+    with pytest.raises(BadConnection, match="preemptible_requeue"):
+        ClusterConfig.from_extra({"preemptible_requeue": "perhaps"})
+
+
+def test_importing_the_operators_imports_no_ssh_library() -> None:
+    code = "import sys, airflow_slurm.operators; print([m for m in ('asyncssh', 'paramiko') if m in sys.modules])"
+    path = os.pathsep.join([str(Path(airflow_slurm.__file__).parents[1]), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize("value", [0, -1, "soon", float("inf"), float("nan")])
@@ -57,11 +76,20 @@ def test_the_package_stands_alone() -> None:
 
 
 @pytest.mark.slurm
-def test_the_test_button_reports_version_and_partitions(connection: str) -> None:
+def test_the_test_button_reports_version_partitions_limits_and_accounting(connection: str) -> None:
     good, message = SlurmHook(connection).test_connection()
     assert good
     assert message.startswith("Slurm 2")
-    assert "batch (up, 2 nodes" in message
+    assert "partition batch: up, 2 nodes, limit 2-00:00:00, gpu:2 a node" in message
+    assert "accounting: kept" in message
+    assert "not checked" not in message
+
+
+@pytest.mark.slurm
+def test_the_test_button_gives_up_in_time(connection: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_slurm.hook.TEST_TIMEOUT_S", 0.01)
+    good, message = SlurmHook(connection).test_connection()
+    assert (good, message) == (False, "The cluster did not answer within 0 seconds.")
 
 
 @pytest.mark.slurm

@@ -12,6 +12,7 @@ from airflow_slurm.errors import AnswerLost, UnreadableAnswer
 from airflow_slurm.states import Phase
 
 from .conftest import recorded
+from .sites import VERSIONS
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,28 @@ def test_recorded_queue_of_22_05() -> None:
     assert rows["timed"].reason == "Priority"
     assert rows["timed"].start_time == 1795980600.0  # the controller's estimate
     assert rows["held"].start_time is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_queue_of_either_version(version: str) -> None:
+    rows = {row.name: row for row in parse.queue_rows(recorded(f"site_{version}/squeue.txt")) if not row.array_id.startswith("8_")}
+    assert (rows["exit7"].exit_code, rows["exit7"].signal) == (7, 0)
+    assert (rows["killed"].exit_code, rows["killed"].signal) == (0, 9)
+    assert rows["name|with bars"].state.name == "COMPLETED"
+    assert (rows["requeued"].restarts, rows["requeued"].state.name) == (1, "RUNNING")
+    assert rows["held"].held_by_us
+    assert rows["too_long"].reason == "PartitionTimeLimit"
+    assert rows["later"].start_time is not None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_recorded_accounting_of_either_version(version: str) -> None:
+    rows = parse.accounting_rows(recorded(f"site_{version}/sacct.txt"))
+    by_name = {row.name: row for row in rows}
+    assert (by_name["exit7"].exit_code, by_name["killed"].signal) == (7, 9)
+    assert by_name["cancelled"].state.cancelled_by_uid == 0
+    assert [row.state.name for row in rows if row.name == "requeued"] == ["REQUEUED", "RUNNING"]
+    assert by_name["unknown_gpu"].state.name == "FAILED"
 
 
 def test_recorded_array_of_22_05() -> None:

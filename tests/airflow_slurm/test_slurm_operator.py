@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, Resubmit, SubmitRefused, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
@@ -196,7 +197,11 @@ def test_with_another_key_the_old_job_of_another_run_goes_on(operator: Any, key:
     assert jobs_named(old["job_name"])[0][1] in ("PENDING", "RUNNING")
 
 
-def test_a_refused_job_fails_for_good_with_slurms_words(operator: Any) -> None:
+def test_a_refused_job_fails_for_good_with_slurms_words(operator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def unchecked(self: SlurmClient, *_: Any) -> None:
+        """As at a site of which nothing is known."""
+
+    monkeypatch.setattr(SlurmClient, "check_possible", unchecked)
     task = Task(operator({"command": ["true"], "partition": "nowhere"}))
     with pytest.raises(SubmitRefused, match="Invalid partition name specified"):
         task.make().execute(task.context)

@@ -142,7 +142,10 @@ async def test_a_job_that_has_ended_meanwhile_is_found_and_not_sent_again(client
     assert (await sent(client, store, key)).receipt.job_id == old.job_id
 
 
-async def test_a_refusal_is_final_and_closes_the_submission(client: SlurmClient, store: FileReceipts, key: str) -> None:
+async def test_a_refusal_is_final_and_closes_the_submission(
+    client: SlurmClient, store: FileReceipts, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_records", None)  # as at a site of which nothing is known
     spec = JobSpec(command=("true",), partition="nowhere")
     with pytest.raises(SubmitRefused, match="Invalid partition name specified"):
         await submit(client, store, work_of(key, spec), OWNER, look_up=QUICK)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from airflow_slurm.states import TABLE, Phase, parse_state
+
+from .conftest import recorded
+from .sites import VERSIONS
 
 
 def test_the_user_who_cancelled_is_information_and_the_job_has_ended() -> None:
@@ -61,3 +66,24 @@ def test_every_end_but_success_names_its_cause() -> None:
 )
 def test_whether_another_try_makes_sense(name: str, retryable: bool, may_return: bool) -> None:
     assert (TABLE[name].retryable, TABLE[name].may_return) == (retryable, may_return)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_state_of_the_manual_pages_is_in_the_table(version: str) -> None:
+    listed = re.findall(r"^ +[A-Z]{1,3}  *([A-Z_]{5,})  ", recorded(f"site_{version}/states.txt"), re.MULTILINE)
+    assert len(set(listed)) >= 23
+    assert [name for name in listed if name not in TABLE] == []
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_flag_of_a_state_is_in_the_table(version: str) -> None:
+    flags = recorded(f"site_{version}/state_flags.txt").replace(",", "").split()
+    assert len(flags) >= 15
+    assert [name for name in flags if name not in TABLE] == []
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_a_state_that_slurm_may_bring_back_is_worth_another_try(name: str) -> None:
+    info = TABLE[name]
+    assert not info.may_return or (info.retryable and info.phase is Phase.LOST)
+    assert not info.retryable or info.cause

@@ -90,10 +90,44 @@ def test_a_row_of_another_name_is_not_about_this_job() -> None:
         (JobView("1", phase=Phase.WAITING), 699, None),
         (JobView("1", phase=Phase.WAITING), 700, "waited_too_long"),
         (JobView("1", phase=Phase.WAITING, restarts=1), 10**6, None),
+        (JobView("1", phase=Phase.WAITING, reason="BadConstraints", reason_looks=3, reason_since=100), 101, "never_starts"),
+        (JobView("1", phase=Phase.WAITING, reason="BadConstraints", reason_looks=2, reason_since=100), 300, None),
+        (JobView("1", phase=Phase.WAITING, reason="PartitionNodeLimit", reason_looks=9, reason_since=100), 399, None),
+        (JobView("1", phase=Phase.WAITING, reason="PartitionNodeLimit", reason_looks=9, reason_since=100), 400, "never_starts"),
+        (JobView("1", phase=Phase.WAITING, reason="AssocMaxJobsLimit", reason_looks=99, reason_since=100), 600, None),
+        (JobView("1", phase=Phase.WAITING, reason="SomethingNew", reason_looks=99, reason_since=100), 600, None),
+        (JobView("1", phase=Phase.RUNNING, reason="BadConstraints", reason_looks=9, reason_since=100), 600, None),
     ],
 )
 def test_when_something_has_to_be_decided(wait: Wait, view: JobView, now: float, status: str | None) -> None:
     assert due(view, replace(wait, max_wait_s=600.0), now) == status
+
+
+WAITING = JobView("1", phase=Phase.WAITING, state="PENDING")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (WAITING, replace(WAITING, reason="Priority"), "job 1 PENDING (Priority): jobs of higher priority come first; clears by itself"),
+        (
+            WAITING,
+            replace(WAITING, reason="BadConstraints"),
+            "job 1 PENDING (BadConstraints): no set of nodes fits what it asks for; never clears",
+        ),
+        (WAITING, replace(WAITING, reason="SomethingNew"), "job 1 PENDING (SomethingNew)"),
+        (WAITING, replace(WAITING, estimated_start=7200.0), "job 1 PENDING expected to start 1970-01-01 02:00 UTC"),
+        (replace(WAITING, estimated_start=7200.0), replace(WAITING, estimated_start=7500.0), None),
+        (
+            replace(WAITING, estimated_start=7200.0),
+            replace(WAITING, estimated_start=7800.0),
+            "job 1 PENDING expected to start 1970-01-01 02:10 UTC",
+        ),
+        (WAITING, WAITING, None),
+    ],
+)
+def test_what_is_news_for_the_log(before: JobView, after: JobView, said: str | None) -> None:
+    assert (after.explained() if after.differs(before) else None) == said
 
 
 async def test_a_submission_that_has_to_wait_wakes_up_once() -> None:

@@ -1,0 +1,142 @@
+# ruff: noqa: F811 - fixtures of another test file are arguments here
+"""What a real site offers, what it refuses, and why a job there waits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from airflow_slurm.arrays import whole_jobs
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.errors import ImpossibleRequest, JobFailedForGood
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.names import job_name_for
+from airflow_slurm.probe import probe
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.states import Phase
+from airflow_slurm.stop import look
+from airflow_slurm.submit import Work, submit
+from airflow_slurm.view import JobView
+
+from .conftest import OWNER, QUICK
+from .faults import until
+from .test_slurm_operator import Task, operator, receipts  # noqa: F401
+
+pytestmark = pytest.mark.slurm
+JobsNamed = Callable[[str], list[tuple[str, str]]]
+
+
+async def test_a_live_site_is_read_without_a_gap(client: SlurmClient) -> None:
+    started = time.monotonic()
+    site = await probe(client)
+    assert time.monotonic() - started < 10
+    assert site.not_checked == {}
+    assert (site.accounting, site.max_array_size, site.licenses) == (True, 1001, {"heavy": 1})
+    assert {p.name for p in site.partitions or ()} == {"batch", "other"}
+    assert "ml" in {a.account for a in site.associations or ()}
+
+
+async def unchecked(self: SlurmClient, *_: Any) -> None:
+    """Lets every request through, so that the queue has to say no."""
+
+
+def test_an_impossible_request_fails_at_once_and_nothing_is_sent(
+    operator: Any,
+    receipts: FileReceipts,
+    key: str,
+    jobs_named: JobsNamed,
+) -> None:
+    task = Task(operator({"command": ["true"], "gpus_per_node": 16}))
+    with pytest.raises(
+        AirflowFailException, match=r"gpus_per_node: partition batch has no gpu:16 a node \(nearest: gpu:2 a node\)"
+    ) as caught:
+        task.make().execute(task.context)
+    assert isinstance(caught.value, ImpossibleRequest)
+    assert jobs_named(job_name_for(key, 1)) == []
+    end = receipts.end_of(key, 1)
+    assert end is not None
+    assert (end.outcome, end.cause) == ("failed", "impossible")
+
+
+async def test_gpus_of_a_node_and_a_component_are_one_job(
+    client: SlurmClient, store: FileReceipts, key: str, shared: Path, jobs_named: JobsNamed
+) -> None:
+    body = 'echo "$CUDA_VISIBLE_DEVICES $SLURM_HET_SIZE" > $OUT/first; exec srun --het-group=1 sh -c "hostname > $OUT/second; sleep 1"'
+    spec = JobSpec(
+        body=body, env={"OUT": str(shared)}, gpus_per_node=2, nodes=1, mem="100M", output="/dev/null",
+        components=[{"nodes": 1, "mem": "100M", "ntasks": 1}],
+    )  # type: ignore[arg-type]  # fmt: skip
+    done = await submit(client, store, Work(key, lambda n: spec, lambda n: job_name_for(key, n)), OWNER, look_up=QUICK)
+    assert [row.job_id for row in whole_jobs(await client.queue(done.receipt.job_name))] == [done.receipt.job_id]
+    views: list[JobView] = []
+
+    async def ended() -> bool:
+        views.append(await look(client, done.receipt, done.since))
+        return views[-1].ended
+
+    await until(ended)
+    assert (views[-1].phase, views[-1].state) == (Phase.SUCCEEDED, "COMPLETED")
+    assert (shared / "first").read_text().split() == ["0,1", "2"]
+    assert (shared / "second").exists()
+    assert {state for _, state in jobs_named(done.receipt.job_name)} == {"COMPLETED"}
+
+
+def test_a_reason_that_never_clears_ends_job_and_task_at_once(
+    operator: Any,
+    receipts: FileReceipts,
+    key: str,
+    jobs_named: JobsNamed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SlurmClient, "check_possible", unchecked)
+    task = Task(operator({"command": ["true"], "time_limit": "9-00:00:00"}))
+    deferred = task.execute()
+    event = task.wait(deferred)
+    assert (event["status"], event["view"]["reason"]) == ("never_starts", "PartitionTimeLimit")
+    assert event["view"]["reason_looks"] == 3
+    with pytest.raises(JobFailedForGood, match="PartitionTimeLimit.*asks for more time than the partition allows") as caught:
+        task.resume(deferred, event)
+    assert caught.value.cause == "never_starts"
+    assert {state for _, state in jobs_named(job_name_for(key, 1))} == {"CANCELLED"}
+    end = receipts.end_of(key, 1)
+    assert end is not None
+    assert end.outcome == "cancelled"
+
+
+def test_a_shared_job_that_never_starts_is_ended_by_the_last_that_waits(
+    operator: Any, receipts: FileReceipts, key: str, jobs_named: JobsNamed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlurmClient, "check_possible", unchecked)
+    make = operator({"command": ["true"], "time_limit": "9-00:00:00"})
+    tasks = [Task(make), Task(make, "r2")]
+    deferred = [task.execute() for task in tasks]
+    view = JobView(deferred[0].kwargs["request_state"]["job_id"], state="PENDING", reason="PartitionTimeLimit", reason_looks=3)
+    states = []
+    for task, waiting in zip(tasks, deferred, strict=True):
+        with pytest.raises(JobFailedForGood):
+            task.resume(waiting, {"status": "never_starts", "view": view.to_json()})
+        states.append(jobs_named(job_name_for(key, 1))[0][1])
+    assert states == ["PENDING", "CANCELLED"]
+    assert receipts.get(key) is None
+
+
+def test_the_policy_of_the_connection_reaches_the_job(operator: Any, slurm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from .conftest import CONN_ID, connection_uri
+
+    extra = {"preemptible_partition": "other", "preemptible_requeue": True}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, **extra))
+    deferred = Task(operator({"command": ["sleep", "60"], "preemptible": True})).execute()
+    shown = slurm.run("scontrol", "--oneliner", "show", "job", deferred.kwargs["request_state"]["job_id"]).stdout
+    assert " Partition=other " in shown
+    assert " Requeue=1 " in shown
+
+
+def test_views_of_older_versions_are_read() -> None:
+    old = JobView("1", state="PENDING").to_json()
+    del old["reason_looks"], old["reason_since"]
+    assert JobView.from_json(old) == JobView("1", state="PENDING")
