@@ -24,7 +24,7 @@ from airflow_slurm.submit import Work, submit
 from airflow_slurm.view import JobView
 
 from .conftest import OWNER, QUICK
-from .faults import until
+from .faults.helpers import until
 from .test_slurm_operator import Task, operator, receipts  # noqa: F401
 
 pytestmark = pytest.mark.slurm
