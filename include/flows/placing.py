@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_slurm.containers import Container
+from airflow_slurm.resources import Preemptible
 from airflow_slurm.spec import JobSpec
 from include.domain.canonical import hex_of
 from include.domain.closure import lock_digest
@@ -39,7 +41,7 @@ class Placed:
         job, site = self.plan.job, self.cluster.defaults
         return {
             "cluster": self.cluster.name,
-            "partition": job.partition or self.cluster.partition,
+            "partition": job.partition or (self.cluster.preemptible.partition if job.preemptible else None) or self.cluster.partition,
             "nodes": job.nodes or site.nodes,
             "cpus": job.cpus or site.cpus,
             "memory_gb": job.memory_gb or site.memory_gb,
@@ -91,18 +93,28 @@ class Placed:
         wanted, where = self.resources(), self.cluster
         folder = f"{self.root}/{self.run.submission(n)}"
         gpus = wanted["gpus"]
-        return JobSpec(
+        job = JobSpec(
             command=self.command(n),
             setup=where.setup,
+            modules=where.modules,
+            container=self._container(),
             env=self._environment(gpus),
             chdir=self.root,
             output=f"{folder}/slurm-%j.log",
             root=self.root,
             partition=wanted["partition"],
             account=where.account,
-            qos=where.qos,
+            qos=None if wanted["preemptible"] and where.preemptible.qos else where.qos,
+            reservation=where.reservation,
+            constraint=where.constraint,
+            exclusive=where.exclusive,
+            switches=where.switches if wanted["nodes"] > 1 else None,
+            switches_wait_s=where.switches_wait_s if wanted["nodes"] > 1 else None,
+            preemptible=wanted["preemptible"],
             licenses=f"{where.heavy_licence}:1" if wanted["heavy"] and where.heavy_licence else None,
-            gres=f"{where.gpu_gres}:{gpus}" if gpus else None,
+            gres=f"{where.gpu_gres}:{gpus}" if gpus and not where.gpu_type else None,
+            gpus_per_node=gpus if gpus and where.gpu_type else None,
+            gpu_type=where.gpu_type if gpus else None,
             comment=f"align {self.plan.spec.stage}",
             nodes=wanted["nodes"],
             ntasks=1,
@@ -114,6 +126,16 @@ class Placed:
             signal="USR1",
             signal_lead_s=where.signal_lead_s,
         )
+        # The cluster's word, not the connection's: whoever chooses where recipes run says what becomes of preemptible ones.
+        return Preemptible(**where.preemptible.model_dump()).apply(job)
+
+    def _container(self) -> Container | None:
+        """The site's image; what the job reads and writes, its scratch folder included, is below the store's root."""
+        chosen = self.cluster.container
+        if chosen is None:
+            return None
+        given = chosen.model_dump() | {"mounts": (f"{self.root}:{self.root}", *chosen.mounts), "workdir": self.root}
+        return Container(**given)
 
     def _environment(self, gpus: int) -> dict[str, str]:
         threads = str(self.plan.settings.get("threads", 1))

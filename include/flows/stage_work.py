@@ -22,7 +22,7 @@ from include.stages.plan import Plan
 from include.stages.record import read_outputs, read_report, result
 
 JOB_PREFIX = "align"
-RESUBMIT_CAUSES = ("time_limit", "preempted", "node_failure")
+RESUBMIT_CAUSES = ("time_limit", "preempted", "node_fail", "boot_fail", "launch_failed", "requeued")
 """Losses that say nothing about the program: the next attempt follows in the same try of the task."""
 _LOOK_AGAIN_S = 2.0
 _AFTER_A_FAILURE_S = 4.0

@@ -16,6 +16,25 @@ class StageDefaults(Settings):
     time_limit_minutes: int = 60
 
 
+class PreemptibleSettings(Settings):
+    """What this cluster does with jobs of recipes that say `preemptible`. Left out: they run like all others."""
+
+    partition: str | None = None
+    qos: str | None = None
+    requeue: bool = False
+    """Slurm itself puts them back; else the task submits the next attempt."""
+
+
+class ContainerSettings(Settings):
+    """The image that jobs run in, pinned: `name@sha256:…`, or the path of an image file with its sha256."""
+
+    runtime: Literal["pyxis", "apptainer"]
+    image: str
+    sha256: str | None = None
+    mounts: tuple[str, ...] = ()
+    gpus: bool = True
+
+
 class Cluster(Settings):
     """One Slurm cluster and the store its jobs see."""
 
@@ -33,13 +52,28 @@ class Cluster(Settings):
     machine: str = "x86_64"
     python: str = "3.11"
     gpu_gres: str = "gpu"
+    """How GPUs are asked for where `gpu_type` is not given, such as `gpu:h100`."""
+    gpu_type: str | None = None
+    """Asks for GPUs a node by type (`--gpus-per-node`) instead."""
+    constraint: str | None = None
+    """Features of the nodes, such as `h100&ib`."""
+    reservation: str | None = None
+    exclusive: bool = False
+    """Whole nodes."""
+    switches: int | None = None
+    """At most so many leaf switches for a job of several nodes, waited for at most `switches_wait_s`."""
+    switches_wait_s: int | None = None
+    preemptible: PreemptibleSettings = PreemptibleSettings()
+    container: ContainerSettings | None = None
+    modules: tuple[str, ...] = ()
+    """Environment modules that are loaded before the program; a missing one fails the job."""
     heavy_licence: str | None = None
     """Slurm licence that a heavy job takes, so that one runs at a time."""
     nice: int | None = None
     pool: str = "slurm_submissions"
     """Airflow pool that limits submissions at once."""
     setup: tuple[str, ...] = ()
-    """Shell lines before the program, such as `module load`; written by the administrator, never by a user."""
+    """Shell lines before the program; written by the administrator, never by a user."""
     signal_lead_s: int = 90
     max_unknown_s: int = 900
     visibility_deadline_s: int = 120

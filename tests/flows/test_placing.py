@@ -19,6 +19,7 @@ from include.flows import services
 from include.flows.placing import Placed, place
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
+from include.settings.clusters import ContainerSettings, PreemptibleSettings, StageDefaults
 from include.stages.plan import Plan
 from tests.flows.conftest import Plane
 from tests.flows.things import SFT_GIVEN
@@ -79,6 +80,37 @@ def test_another_partition_changes_the_job_and_no_key(plane: Plane) -> None:
     assert here.plan.key == there.plan.key
     changed = {f.name for f in dataclasses.fields(here.job(1)) if getattr(here.job(1), f.name) != getattr(there.job(1), f.name)}
     assert changed == {"partition", "account", "nice"}
+
+
+def test_what_the_site_asks_for_reaches_the_job_and_no_key(plane: Plane) -> None:
+    site = {
+        "gpu_type": "h100", "constraint": "h100&ib", "reservation": "week_48", "exclusive": True, "switches": 1, "modules": ("cuda/12.4",),
+        "defaults": StageDefaults(gpus=4),
+        "container": ContainerSettings(runtime="apptainer", image=f"r.example/team/align@sha256:{'0' * 64}"),
+    }  # fmt: skip
+    here, there = placed(plane), placed(plane, **site)
+    job = there.job(1)
+    assert here.plan.key == there.plan.key
+    assert (job.gpus_per_node, job.gpu_type, job.gres) == (4, "h100", None)
+    assert (job.constraint, job.reservation, job.exclusive, job.modules) == ("h100&ib", "week_48", True, ("cuda/12.4",))
+    assert job.switches is None  # one node
+    assert job.container is not None
+    assert job.container.mounts == (f"{plane.store_root}:{plane.store_root}",)
+    assert " apptainer exec " in render(job).splitlines()[-1]
+
+
+def test_a_preemptible_recipe_goes_where_the_site_says(plane: Plane) -> None:
+    recipe = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())
+    site = {"qos": "normal", "preemptible": PreemptibleSettings(partition="spot", qos="scavenger", requeue=True)}
+    before = placed(plane, **site)
+    plane.change_recipe("tiny", sft=recipe["sft"] | {"job": recipe["sft"].get("job", {}) | {"preemptible": True}})
+    after = placed(plane, **site)
+    assert before.plan.key == after.plan.key
+    assert [(j.partition, j.qos, j.requeue) for j in (before.job(1), after.job(1))] == [
+        ("batch", "normal", False),
+        ("spot", "scavenger", True),
+    ]
+    assert after.resources()["partition"] == "spot"
 
 
 def test_another_log_interval_changes_the_placement_and_no_key(plane: Plane) -> None:

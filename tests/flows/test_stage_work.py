@@ -11,7 +11,7 @@ import pytest
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.states import Phase
+from airflow_slurm.states import TABLE, Phase
 from airflow_slurm.view import JobView
 from include.domain.canonical import sha256_bytes
 from include.domain.errors import IntegrityError
@@ -19,7 +19,7 @@ from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report, RunSpec
 from include.flows import services, stage_work
-from include.flows.stage_work import Ended
+from include.flows.stage_work import RESUBMIT_CAUSES, Ended
 from tests.flows.conftest import Plane
 from tests.flows.things import SFT_GIVEN
 
@@ -103,7 +103,12 @@ def test_a_job_that_saved_and_asked_to_go_on_is_submitted_again(job: Job) -> Non
     assert job.committed is None
 
 
-@pytest.mark.parametrize("cause", ["time_limit", "preempted", "node_failure"])
+def test_losses_are_named_as_slurms_states_are_here() -> None:
+    assert set(RESUBMIT_CAUSES) <= {info.cause for info in TABLE.values()}
+    assert {info.cause for info in TABLE.values() if info.may_return} <= set(RESUBMIT_CAUSES)
+
+
+@pytest.mark.parametrize("cause", ["time_limit", "preempted", "node_fail"])
 def test_a_job_that_was_lost_without_a_report_is_submitted_again(job: Job, cause: str) -> None:
     with pytest.raises(Resubmit) as caught:
         job.accept(JobView("41", phase=Phase.LOST, state="NODE_FAIL", cause=cause))
