@@ -1,6 +1,7 @@
 """`align`: what is released, where it came from, what came from it, and the decisions only a person can take.
 
-It reads the catalog alone (ALIGN_CATALOG_URL), so it answers also when MLflow, Airflow or the cluster are away.
+It reads the catalog alone (ALIGN_CATALOG_URL), so it answers also when MLflow, Airflow or the cluster are away; `estimate`
+reads a recipe.
 """
 
 import argparse
@@ -49,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     resolve.add_argument("how", choices=("lost", "ended"), help="lost: it is gone; ended: it was seen to end")
     resolve.add_argument("--why", required=True, help="stands in the ledger")
     resolve.add_argument("--who", default=None, help="who decides; by default the user of this shell")
+    _estimate_command(commands)
     pull = _command(commands, "pull", _pull, "fetches and verifies the weights of a champion or deployment", ("ref", REFS))
     pull.add_argument("directory", type=Path, help="a new folder")
     return parser
@@ -63,6 +65,32 @@ def _command(
         made.add_argument("--json", action="store_true", help="as JSON")
     made.set_defaults(run=run)
     return made
+
+
+def _estimate_command(commands: Any) -> None:
+    cost = _command(
+        commands, "estimate", _estimate, "what a recipe will cost, before anything is paid", ("recipe", "name, or name@version")
+    )
+    cost.add_argument("--method", choices=("dpo", "ppo"), help="as the recipe says, unless given")
+    cost.add_argument("--parameters", type=float, help="of the base; by default from its shape or its file's name")
+    cost.add_argument("--devices", type=int, default=8)
+    cost.add_argument("--tflops", type=float, default=989.0, help="peak of one device in the training precision (an H100 by default)")
+    cost.add_argument("--bandwidth", type=float, default=3350.0, help="of its memory, GB/s")
+    cost.add_argument("--memory", type=float, default=80.0, help="of one device, GB")
+    cost.add_argument("--utilisation", type=float, default=0.4, help="share of the peak that training reaches")
+
+
+def _estimate(options: argparse.Namespace) -> int:
+    from include.settings.catalogue import recipe
+    from include.stages.estimate import Hardware, parameters_of, rendered
+
+    found = recipe(options.recipe)
+    hardware = Hardware(options.devices, options.tflops, options.bandwidth, options.memory, options.utilisation)
+    parameters = options.parameters if options.parameters is not None else parameters_of(found)
+    if not parameters > 0:
+        raise AlignmentError(f"--parameters {parameters:g} must be above 0")
+    print(rendered(found, parameters, hardware, options.method))
+    return 0
 
 
 def _catalog() -> "Catalog":
