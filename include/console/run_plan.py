@@ -49,7 +49,8 @@ def resolve(opened: "Catalog", body: RunBody, who: str) -> Resolved:
         "sft": sft.result.to_json(),
         "reward": reward.result.to_json(),
         "pairs": {"preferences": data.to_json()} if body.type == "dpo" else {},
-        "datasets": datasets | ({"rl_prompts": data.to_json()} if body.type == "ppo" else {}),
+        # What was learnt from is among them: evaluation looks that its suites are apart from it, the dossier names its licences.
+        "datasets": datasets | {"rl_prompts" if body.type == "ppo" else "preferences": data.to_json()},
     }
     config = {"reference": recipe.reference, "digest": recipe.digest, "body": recipe.model_dump(mode="json")}
     return Resolved(config, state, _key(recipe, body, sft, reward, data, who))

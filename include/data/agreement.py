@@ -4,9 +4,12 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 from include.domain.records import Label
 
+RUBRIC_KAPPA = 0.6
+"""Cohen's kappa below which the rubric is reviewed."""
 _FLIPPED = {"A": "B", "B": "A"}
 
 
@@ -69,6 +72,15 @@ class Agreement:
     kappas: Mapping[tuple[str, str], float]
     left_win_share: float | None
     tie_share: float | None
+
+    @property
+    def rubric_in_doubt(self) -> bool:
+        """Kappa is so low that the rubric, not the annotators, is to be looked at first."""
+        return self.kappa is not None and self.kappa < RUBRIC_KAPPA
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures without the pairs of annotators: who agrees with whom is no business of training data."""
+        return {name: value for name, value in vars(self).items() if name != "kappas"}
 
     @property
     def text(self) -> str:

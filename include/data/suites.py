@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from include.data.errors import DataError
-from include.domain.split import normalise_prompt
+from include.domain.split import USES, normalise_prompt
 from include.transforms.datasets_io import Row, iter_rows, read_info, read_suite
 from include.transforms.near import NearIndex, NearSettings
 
@@ -70,3 +70,22 @@ def require_apart(suites: Sequence[Path], training: Sequence[Path], near: NearSe
         shown = "; ".join(f"{o.dataset} row {o.row[:19]} and {o.suite} item {o.item[:19]}" for o in found[:3])
         raise DataError(f"{len(found)} training rows overlap with evaluation suites: {shown}")
     return sum(len(read_suite(folder)) for folder in suites)
+
+
+def require_uses_apart(folders: Iterable[Path]) -> dict[str, int]:
+    """Number of training groups of each use, after checking that none has two: what is demonstrated, compared and explored differs.
+
+    Raises:
+        DataError: a group is trained on for two uses; its data sets are named.
+    """
+    seen: dict[str, tuple[str, str]] = {}
+    counts = dict.fromkeys(USES, 0)
+    for dataset, row in _trained_on(folders):
+        if row.use not in counts:
+            continue
+        if row.split_group not in seen:
+            counts[row.use] += 1
+        use, where = seen.setdefault(row.split_group, (row.use, dataset))
+        if use != row.use:
+            raise DataError(f"{dataset} row {row.id[:19]} is for {row.use}, and {where} has its prompt for {use}: one prompt, one use")
+    return counts

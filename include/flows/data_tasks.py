@@ -60,10 +60,12 @@ def build(run: Json, writer: str) -> dict[str, Any]:
 
     Raises:
         ValidationStopped: Great Expectations says no, or could not check. The pages to read are named in the task's log.
+        DataError: a prompt is trained on for two uses.
     """
     from include.data.build import build_datasets
     from include.data.errors import ValidationStopped
     from include.data.plan import plan_of
+    from include.data.suites import require_uses_apart
     from include.verifiers import arithmetic
 
     found = recipe(run["recipe"])
@@ -76,6 +78,8 @@ def build(run: Json, writer: str) -> dict[str, Any]:
         raise
     print(built.text)
     _show(built.validation, run)
+    apart = require_uses_apart(info.folder for info in built.datasets.values())
+    print("Training prompts by use, apart: " + ", ".join(f"{use} {count}" for use, count in apart.items()))
     sources = {name: [(parent, "source") for parent in info.derived_from] for name, info in built.datasets.items()}
     return {name: publish(info, found.data.project, writer, derived_from=sources[name]) for name, info in built.datasets.items()}
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import canonical_bytes, digest, hex_of
 from include.domain.spec import RunSpec
 from include.flows import services
+from include.flows.apart import require_suites_apart
 from include.flows.errors import FlowError, Rejected
 from include.flows.planners import bench_of, model
 from include.settings.catalogue import recipe, versioned
@@ -98,7 +99,11 @@ def register(run: Json, ref: ModelRef) -> str:
 
 
 def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, datasets: Json) -> dict[str, Any]:
-    """What the evaluation job measures: candidate, base, SFT model, the champion once there is one, and the anchor."""
+    """What the evaluation job measures: candidate, base, SFT model, the champion once there is one, and the anchor.
+
+    Raises:
+        DataError: an item of a suite was trained on.
+    """
     found = recipe(run["recipe"])
     name = found.release.registered_name
     models = {"candidate": model(policy, "policy"), "base": model(base, "base"), "sft": model(sft, "policy")}
@@ -111,6 +116,7 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
     models["anchor"], released["anchor"] = released_model(anchor)
     suite_file = versioned("suites", found.evaluation.suites)["suites"]
     suites = {suite: datasets[item["dataset"]] for suite, item in suite_file.items()}
+    require_suites_apart(run, suites, datasets)
     return {
         "status": "already released" if champion == digests["candidate"] else "new",
         "deployment": digests["candidate"],

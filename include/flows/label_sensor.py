@@ -120,6 +120,9 @@ class LabelSensor(BaseOperator):
         return self._freeze(context["dag_run"].run_id)
 
     def _freeze(self, run_id: str) -> dict[str, Any]:
+        from include.data.aggregate import standing
+        from include.data.agreement import RUBRIC_KAPPA, agreement_of
+
         batch_id = self.batch["batch_id"]
         with services.annotation("pipeline") as client:
             snapshot = client.snapshot(batch_id)
@@ -129,7 +132,13 @@ class LabelSensor(BaseOperator):
         if self.new_only and not self.run["ask_again"] and before is not None and before.digest == snapshot.digest:
             say_and_skip(str(NotDone.NO_NEW_INPUT))
         labels.collected([label.to_json() for label in snapshot.labels])
-        body = {"batch_id": batch_id, "progress": progress}
+        found = agreement_of(standing(snapshot.labels, ())[0])
+        self.log.info("%s", found.text)
+        if found.rubric_in_doubt:
+            self.log.warning(
+                "Cohen's kappa is %.2f, below %.1f: review the rubric before these labels are trusted", found.kappa, RUBRIC_KAPPA
+            )
+        body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json()}
         kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
         share = progress["decided_share"]
         self.log.info(
