@@ -385,7 +385,7 @@ def test_two_runs_side_by_side(world: World, olga: TestClient) -> None:
     policy = finish(world, "align-1", first, "dpo", 0.75)
     found = olga.post(f"{URL}/compare", json={"runs": ["align-1", "align-2"]}).json()
     assert found["parameters"]["different"]["dataset"] == {"align-1": "tiny-preferences@v1", "align-2": "tiny-preferences@v2"}
-    assert found["parameters"]["same"]["beta"] == 0.1
+    assert found["parameters"]["same"]["beta"] == catalogue.recipe("tiny").dpo.beta
     assert found["metrics"] == {"holdout_accuracy": {"align-1": 0.75, "align-2": None}}
     only = {run: [node["ref"] for node in nodes] for run, nodes in found["lineage"]["only"].items()}
     assert set(only["align-1"]) == {policy, some_digest("tiny-preferences")}
