@@ -58,6 +58,11 @@ def main_id(row: QueueRow | AccountingRow) -> str:
     return head if head.isdigit() else row.job_id
 
 
+def array_of(row: QueueRow | AccountingRow) -> str | None:
+    """The task numbers that a row of an array stands for, such as ``7-9,12%2``; None for another job's."""
+    return row.array_id.partition("_")[2].strip("[]") or None
+
+
 def by_id(rows: Iterable[Row]) -> dict[str, list[Row]]:
     """All rows by every id their job can be asked for: ``5508`` and ``5501_3`` are the same task.
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from airflow_slurm.site_record import SiteRecords
 
+#: ESLURM_ALREADY_DONE (2021) as an exit code: scancel 22.05 ends so, without a word, if some task of an array has no process.
+ALREADY_DONE = 2021 & 0xFF
 #: Ids in one sacct command: its whole line has to stay below the 128 KiB that Linux allows one argument.
 IDS_A_COMMAND = 5000
 
@@ -156,13 +158,15 @@ class SlurmClient:
         """Put a job back into the queue under its id."""
         await self._ask(commands.scontrol_requeue(job_id, cluster or self._site.cluster))
 
-    async def cancel(self, job_id: str, *, signal: str | None = None, cluster: str | None = None) -> None:
+    async def cancel(self, job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> None:
         """End a job, or send its processes a signal. A job that has ended already, or is unknown, is no error."""
-        argv = commands.scancel(job_id, signal=signal, cluster=cluster or self._site.cluster)
+        argv = commands.scancel(job_id, signal=signal, cluster=cluster or self._site.cluster, waiting_only=waiting_only)
         try:
             await self._ask(argv)
         except CommandRefused as error:
-            if not any(text in error.words for text in ("Invalid job id", "already completing or completed", "already finished")):
+            if error.code != ALREADY_DONE and not any(
+                text in error.words for text in ("Invalid job id", "already completing or completed", "already finished")
+            ):
                 raise
 
     async def version(self) -> str:

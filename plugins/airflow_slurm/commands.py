@@ -131,14 +131,17 @@ def scontrol_show_job(job_id: str, cluster: str | None = None) -> list[str]:
     return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
 
 
-def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None) -> list[str]:
+def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> list[str]:
     """End a job; with a signal, send that to its batch shell instead (``--batch``), which is the program itself after ``exec``.
 
     ``5501`` means every task of an array, ``5501_4`` one.
+
+    :param waiting_only: only those tasks of an array that have not started.
     """
     if signal is not None and not re.fullmatch(r"[A-Z]+[0-9]?|[0-9]{1,2}", signal):
         raise InvalidSpec("signal", f"{signal!r} is not a signal's name or number")
     sent = ["--batch", f"--signal={signal}"] if signal else []
+    sent += ["--state=PENDING"] if waiting_only else []
     return ["scancel", *sent, *clusters_option(cluster), check_job_id(job_id)]
 
 

@@ -31,7 +31,7 @@ class _Follower:
     """
 
     def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
-        self.watched = Watched(wait.job_id, wait.job_name, wait.since)
+        self.watched = Watched(wait.job_id, wait.job_name, wait.since, foreign=wait.foreign)
         self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.submitted_at)
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
@@ -51,6 +51,9 @@ class _Follower:
     async def _earlier(self) -> tuple[Change, ...]:
         """What an earlier process saw of this submission."""
 
+        if not self._wait.receipts:
+            return ()
+
         def read() -> tuple[Change, ...]:
             store = self._wait.store()
             records = store.history(self._wait.key) if isinstance(store, KeepsHistory) else []
@@ -64,6 +67,8 @@ class _Follower:
             return ()
 
     async def _observe(self, view: JobView) -> None:
+        if not self._wait.receipts:
+            return
         try:
             await asyncio.to_thread(lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
         except Exception as error:  # noqa: BLE001

@@ -1,17 +1,26 @@
-"""A link from the task to its job in a portal of the site, if the connection's ``job_url`` names one."""
+"""Links from a task to its job: in a portal of the site, if the connection's ``job_url`` names one, and to its output."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from airflow.configuration import conf
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.requests import owner_of
+from airflow_slurm.submit import Submitted
+
 if TYPE_CHECKING:
-    from airflow.sdk import BaseOperator
+    from airflow.sdk import BaseOperator, Context
     from airflow.sdk.types import TaskInstanceKey
 
 LINK_KEY = "slurm_job_url"
+OUTPUT_KEY = "slurm_output_url"
+#: Under this name the task says which work it asked for; plain data for the tab *Slurm*.
+POINTER_KEY = "slurm_submission"
 
 
 class SlurmJobLink(BaseOperatorLink):
@@ -27,3 +36,39 @@ class SlurmJobLink(BaseOperatorLink):
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
         """The address; nothing before the job is submitted, or where the site has no portal."""
         return XCom.get_value(key=LINK_KEY, ti_key=ti_key) or ""
+
+
+class SlurmOutputLink(BaseOperatorLink):
+    """*Job output* on the task's page: the whole file, a piece at a time."""
+
+    name = "Job output"
+
+    @property
+    def xcom_key(self) -> str:
+        """Where the operator leaves the address."""
+        return OUTPUT_KEY
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """The address; nothing before the job is submitted."""
+        return XCom.get_value(key=OUTPUT_KEY, ti_key=ti_key) or ""
+
+
+def keep_links(context: Context, slurm_conn_id: str, key: str, done: Submitted) -> None:
+    """Leave the addresses, and what the tab has to know, before the wait begins."""
+    ti: Any = context["ti"]
+    receipt = done.receipt
+    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": slurm_conn_id})
+    template = SlurmHook(slurm_conn_id).config().job_url
+    if template:
+        url = template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or "")
+        ti.xcom_push(key=LINK_KEY, value=url)
+    if receipt.log_path:
+        page = task_address(owner_of(context))
+        ti.xcom_push(key=OUTPUT_KEY, value=page if receipt.array else f"{page}/output/{done.n}")
+
+
+def task_address(owner: dict[str, Any]) -> str:
+    """The address of a task's page in the tab *Slurm*."""
+    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    dag_id, run_id, task_id = (quote(str(owner[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
+    return f"{base}/slurm/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{int(owner['map_index'])}"

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,15 +26,17 @@ from airflow_slurm.errors import (
     Unreachable,
 )
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.links import LINK_KEY, SlurmJobLink
+from airflow_slurm.lineage import facts_of, lineage_of
+from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
 from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
+from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.states import Phase
 from airflow_slurm.stop import NotEnded, StopPolicy, give_up, look
 from airflow_slurm.submit import Submitted, submit
-from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json
+from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
 from airflow_slurm.view import JobView
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class SlurmJobOperator(BaseOperator):
     :param key: names the work; tasks with equal keys share a job. By default this task of this DAG run. (templated)
     :param expected_output: remote path that has to exist for the job to count as done. (templated)
     :param visibility_deadline_s: how long that path is looked for: shared file systems show files late.
-    :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated)
+    :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated) Without
+        either, the store that the section ``[slurm]`` of Airflow's configuration names.
     :param deferrable: wait in the triggerer; else in the worker, with the same code. Whatever ``default_deferrable`` says,
         the default is to defer: jobs run for hours.
     :param follow_log: copy the job's output into the task's log while it runs.
@@ -70,7 +72,7 @@ class SlurmJobOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("slurm_conn_id", "spec", "key", "expected_output", "receipts_config")
     template_fields_renderers: ClassVar[dict[str, str]] = {"spec": "json"}
-    operator_extra_links = (SlurmJobLink(),)
+    operator_extra_links = (SlurmJobLink(), SlurmOutputLink())
     ui_color = "#dfe9f5"
 
     def __init__(
@@ -81,7 +83,7 @@ class SlurmJobOperator(BaseOperator):
         key: str | None = None,
         expected_output: str | None = None,
         visibility_deadline_s: float = 120.0,
-        receipts: str = "airflow_slurm.file_receipts.FileReceipts",
+        receipts: str | None = None,
         receipts_config: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         follow_log: bool = True,
@@ -112,15 +114,21 @@ class SlurmJobOperator(BaseOperator):
         """Say what to run. Called in every try and before every resubmission; no question to Slurm belongs in here."""
         owner = owner_of(context)
         key = self.key or f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"
+        named = self.receipts is not None or self.receipts_config
+        path, config = (self.receipts or DEFAULT_RECEIPTS, self.receipts_config) if named else configured_receipts()
         return JobRequest(
             key=key,
-            spec=JobSpec.from_mapping(self.spec),
-            receipts=self.receipts,
-            receipts_config=self.receipts_config,
+            spec=self.job_spec(),
+            receipts=path,
+            receipts_config=config,
             max_wait_s=self.max_wait_s,
             max_unknown_s=self.max_unknown_s,
             stop=StopPolicy(self.stop_signal, self.stop_grace_s),
         )
+
+    def job_spec(self) -> JobSpec:
+        """The job that :meth:`prepare` asks for, from the operator's arguments."""
+        return JobSpec.from_mapping(self.spec)
 
     def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
         """Decide about a job that ended. Called at least once, perhaps more often, perhaps by several tasks of one key.
@@ -158,6 +166,8 @@ class SlurmJobOperator(BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any]) -> Any:
         """Go on when the trigger had something to say."""
         view = JobView.from_json(event["view"])
+        request_state["tasks"] = event.get("tasks", {})
+        self._seen = facts_of(request_state, view)
         self.log.info("Slurm: %s", view.describe())
         if event["status"] in ("waited_too_long", "never_starts"):
             return self._not_started(context, request_state, view, event["status"])
@@ -173,6 +183,10 @@ class SlurmJobOperator(BaseOperator):
             raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Asked by OpenLineage's provider, in the process in which the task has just ended, well or not."""
+        return lineage_of(getattr(self, "_seen", None))
 
     # -- how it is done
 
@@ -212,12 +226,12 @@ class SlurmJobOperator(BaseOperator):
         return done
 
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
-        self._keep_link(context, done)
+        keep_links(context, self.slurm_conn_id, request.key, done)
         state = request.state(self.slurm_conn_id, done, owner, resubmits)
         trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(request.wait(done, owner, self.follow_log)))
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
-        return self.execute_complete(context, asyncio.run(_first_event(trigger)), state)
+        return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
 
     def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
         first_at = float(progress.get("first_at") or time.time())
@@ -281,17 +295,3 @@ class SlurmJobOperator(BaseOperator):
                 return False
             time.sleep(2.0)
         return True
-
-    def _keep_link(self, context: Context, done: Submitted) -> None:
-        template = SlurmHook(self.slurm_conn_id).config().job_url
-        if template:
-            url = template.replace("{job_id}", done.receipt.job_id).replace("{cluster}", done.receipt.cluster or "")
-            context["ti"].xcom_push(key=LINK_KEY, value=url)
-
-
-async def _first_event(trigger: SlurmJobTrigger) -> dict[str, Any]:
-    async with aclosing(trigger.run()) as events:
-        async for event in events:
-            payload: dict[str, Any] = event.payload
-            return payload
-    raise UnknownOutcome(f"The wait for job {trigger.wait['job_id']} ended without an answer.")

@@ -22,6 +22,10 @@ def _switch(label: str, description: str) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["boolean", "null"], "default": False}}
 
 
+def _option(description: str, example: str) -> dict[str, Any]:
+    return {"description": description, "version_added": __version__, "type": "string", "example": example, "default": ""}
+
+
 _FIELDS = {
     "ssh_conn_id": _text(
         "SSH connection", "An existing SSH connection that holds host, user and keys; leave the rest of the login empty then."
@@ -53,10 +57,22 @@ def get_provider_info() -> dict[str, Any]:
         "description": "Batch jobs on Slurm clusters over SSH: none lost, none doubled, none guessed.",
         "versions": [__version__],
         "hooks": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.hook"]}],
-        "operators": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.operators"]}],
-        "triggers": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.triggers"]}],
+        "operators": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.operators", "airflow_slurm.array_operator"]}],
+        "sensors": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.sensors"]}],
+        "triggers": [{"integration-name": "Slurm", "python-modules": ["airflow_slurm.triggers", "airflow_slurm.sensing"]}],
+        "task-decorators": [{"name": "slurm", "class-name": "airflow_slurm.decorators.slurm_task"}],
         "integrations": [{"integration-name": "Slurm", "external-doc-url": "https://slurm.schedmd.com/", "tags": ["service"]}],
-        "extra-links": ["airflow_slurm.links.SlurmJobLink"],
+        "extra-links": ["airflow_slurm.links.SlurmJobLink", "airflow_slurm.links.SlurmOutputLink"],
+        "plugins": [{"name": "slurm", "plugin-class": "airflow_slurm.plugin.SlurmPlugin"}],
+        "config": {
+            "slurm": {
+                "description": "The receipt store of operators that name none, and of the tab *Slurm*.",
+                "options": {
+                    "receipts": _option("Dotted path of the store's class.", "airflow_slurm.file_receipts.FileReceipts"),
+                    "receipts_config": _option("Its arguments as a JSON object.", '{"root": "/opt/airflow/slurm-receipts"}'),
+                },
+            }
+        },
         "connection-types": [
             {
                 "connection-type": "slurm",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from airflow_slurm.arrays import whole_jobs
+from airflow_slurm.arrays import array_of, whole_jobs
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AccountingUnreachable, SlurmError
 from airflow_slurm.parse import AccountingRow, QueueRow
@@ -60,7 +60,7 @@ async def end_submission(
         if not rows:
             await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "never_queued", closed_by=by))
             return None
-        receipt = Receipt(rows[0].job_id, job_name, client.conn_id, client.cluster)
+        receipt = Receipt(rows[0].job_id, job_name, client.conn_id, client.cluster, array=array_of(rows[0]))
     view = await end_job(client, receipt, submission.since, policy)
     await asyncio.to_thread(store.observe, submission.key, submission.n, view)
     await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "given_up", view=view, closed_by=by))
@@ -75,6 +75,9 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
     view = await look(client, receipt, since)
     if view.ended:
         return view
+    if receipt.array is not None:
+        # Tasks that wait would start as others end.
+        await client.cancel(receipt.job_id, waiting_only=True, cluster=receipt.cluster)
     if view.phase is Phase.RUNNING:
         log.info("asking a job to save and end", job_id=receipt.job_id, signal=policy.signal, grace_s=policy.grace_s)
         await client.cancel(receipt.job_id, signal=policy.signal, cluster=receipt.cluster)

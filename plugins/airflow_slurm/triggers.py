@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
+from airflow_slurm.errors import UnknownOutcome
 from airflow_slurm.following import follower_of
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.poller import Snapshot, hub_of, snapshots
@@ -17,7 +18,7 @@ from airflow_slurm.receipts import Owner
 from airflow_slurm.stop import StopPolicy, give_up
 from airflow_slurm.waiting import Wait, as_json, due
 
-__all__ = ["SlurmJobTrigger", "SubmitLaterTrigger", "Wait", "as_json", "due", "task_state"]
+__all__ = ["ClusterTrigger", "SlurmJobTrigger", "SubmitLaterTrigger", "Wait", "as_json", "due", "first_event", "task_state"]
 
 #: States of a task in which nobody waits for its job any more.
 TERMINAL_STATES = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
@@ -26,25 +27,17 @@ TERMINAL_STATES = frozenset({"success", "failed", "skipped", "removed", "upstrea
 _DETACHED: set[asyncio.Task[None]] = set()
 
 
-class SlurmJobTrigger(BaseEventTrigger):
-    """Waits until a job has ended, or something about it has to be decided.
+class ClusterTrigger(BaseEventTrigger):
+    """Something that waits for what the one loop of a cluster sees.
 
-    Its event is ``{"status": "ended" | "unknown" | "waited_too_long" | "never_starts", "view": {...}}``, of an array with ``"tasks"``, a view
-    of each by its number. It returns at once after it.
-
-    :param slurm_conn_id: the connection. :param wait: a :class:`Wait` as JSON.
+    :param slurm_conn_id: the connection.
     """
 
     supports_triggerer_queue = True
 
-    def __init__(self, slurm_conn_id: str, wait: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(self, slurm_conn_id: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.slurm_conn_id = slurm_conn_id
-        self.wait = dict(wait)
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """See :class:`airflow.triggers.base.BaseTrigger`."""
-        return "airflow_slurm.triggers.SlurmJobTrigger", {"slurm_conn_id": self.slurm_conn_id, "wait": self.wait}
 
     def shared_stream_key(self) -> Hashable:
         """One loop for each connection."""
@@ -58,6 +51,38 @@ class SlurmJobTrigger(BaseEventTrigger):
             async for snapshot in stream:
                 yield snapshot
 
+    def filter_shared_stream(self, shared_stream: AsyncIterator[Snapshot]) -> AsyncGenerator[TriggerEvent, None]:
+        """What of it concerns this trigger."""
+        raise NotImplementedError
+
+    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
+        """The same with a loop of its own, for ``dag.test()`` and tasks that don't defer."""
+        async with (
+            aclosing(self.open_shared_stream({"slurm_conn_id": self.slurm_conn_id})) as stream,
+            aclosing(self.filter_shared_stream(stream)) as events,
+        ):
+            async for event in events:
+                yield event
+                return
+
+
+class SlurmJobTrigger(ClusterTrigger):
+    """Waits until a job has ended, or something about it has to be decided.
+
+    Its event is ``{"status": "ended" | "unknown" | "waited_too_long" | "never_starts", "view": {...}}``, of an array with
+    ``"tasks"``, a view of each by its number. It returns at once after it.
+
+    :param slurm_conn_id: the connection. :param wait: a :class:`Wait` as JSON.
+    """
+
+    def __init__(self, slurm_conn_id: str, wait: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(slurm_conn_id, **kwargs)
+        self.wait = dict(wait)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """See :class:`airflow.triggers.base.BaseTrigger`."""
+        return "airflow_slurm.triggers.SlurmJobTrigger", {"slurm_conn_id": self.slurm_conn_id, "wait": self.wait}
+
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Snapshot]) -> AsyncGenerator[TriggerEvent, None]:
         """This job's part of what the loop saw, until there is something to say."""
         hub = hub_of(self.shared_stream_key())
@@ -69,16 +94,6 @@ class SlurmJobTrigger(BaseEventTrigger):
                 if event is not None:
                     yield TriggerEvent(event)
                     return
-
-    async def run(self) -> AsyncGenerator[TriggerEvent, None]:
-        """The same with a loop of its own, for ``dag.test()`` and tasks that don't defer."""
-        async with (
-            aclosing(self.open_shared_stream({"slurm_conn_id": self.slurm_conn_id})) as stream,
-            aclosing(self.filter_shared_stream(stream)) as events,
-        ):
-            async for event in events:
-                yield event
-                return
 
     async def on_kill(self) -> None:
         """A person acted on the task, or nobody did: this also comes late and uncalled, so the task's state decides.
@@ -125,6 +140,15 @@ class SubmitLaterTrigger(BaseTrigger):
         """One event after the wait."""
         await asyncio.sleep(self.seconds)
         yield TriggerEvent({"status": "now"})
+
+
+async def first_event(trigger: ClusterTrigger) -> dict[str, Any]:
+    """What a trigger has to say, waited for here, with a loop of its own."""
+    async with aclosing(trigger.run()) as events:
+        async for event in events:
+            payload: dict[str, Any] = event.payload
+            return payload
+    raise UnknownOutcome("The wait for a job ended without an answer.")
 
 
 def task_state(owner: Owner) -> str | None:

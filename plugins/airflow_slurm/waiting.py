@@ -21,6 +21,8 @@ LOOKS_TO_BELIEVE = 3
 class Wait:
     """Everything a trigger has to know, as JSON. Times are seconds; ``since`` and ``submitted_at`` since the epoch.
 
+    :ivar receipts: dotted path of the receipt store; empty for a job of somebody else, of which nothing is kept.
+    :ivar foreign: the job may be another user's.
     :ivar array: of an array, the numbers of its tasks, such as ``0-3,7%2``.
     :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
@@ -43,6 +45,7 @@ class Wait:
     max_wait_s: float | None = None
     stop: dict[str, Any] = field(default_factory=dict)
     array: str | None = None
+    foreign: bool = False
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:
@@ -83,11 +86,14 @@ def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None
     """The same for an array: it has ended when all its tasks have, is unknown when nothing else is left to wait for, and
     has waited too long while none of its tasks has started. It never starts when that is true of all that are left."""
     found = {due(view, wait, now) for view in views}
-    if "never_starts" in found and found <= {"ended", "unknown", "never_starts"}:
+    still_open = found - {"ended"}
+    if not still_open:
+        return "ended"
+    if still_open == {"never_starts", "unknown"}:
         return "never_starts"
-    if found <= {"ended", "unknown"}:
-        return "unknown" if "unknown" in found else "ended"
-    return found.pop() if len(found) == 1 else None
+    if len(still_open) > 1 or (still_open == {"waited_too_long"} and "ended" in found):
+        return None
+    return still_open.pop()
 
 
 def as_json(wait: Wait) -> dict[str, Any]:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import time
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,60 +19,15 @@ from airflow_slurm.operators import STATE_KEY, Done, JobRequest, SlurmJobOperato
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.states import Phase
-from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger
+from airflow_slurm.triggers import SubmitLaterTrigger
 from airflow_slurm.view import JobView
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, HASTY, connection_uri
+from .tasks import Task
 
 pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]
-
-
-class TaskState(dict[str, Any]):
-    """At the process edge: what Airflow keeps for a task over tries and clears."""
-
-    def set(self, key: str, value: Any) -> None:
-        self[key] = json.loads(json.dumps(value))
-
-    def delete(self, key: str) -> None:
-        self.pop(key, None)
-
-
-class Task:
-    """One task instance: makes a new operator for every step, and hands JSON from one to the next."""
-
-    def __init__(self, make: Callable[[], SlurmJobOperator], run_id: str = "r1") -> None:
-        self.make = make
-        self.state = TaskState()
-        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="t", map_index=-1, xcom_push=lambda **kwargs: None)
-        self.context: Any = {"ti": ti, "task_state_store": self.state}
-
-    def execute(self) -> TaskDeferred:
-        with pytest.raises(TaskDeferred) as caught:
-            self.make().execute(self.context)
-        return caught.value
-
-    def resume(self, deferred: TaskDeferred, event: dict[str, Any]) -> Any:
-        kwargs = json.loads(json.dumps(deferred.kwargs))
-        return getattr(self.make(), deferred.method_name)(self.context, event, **kwargs)
-
-    def wait(self, deferred: TaskDeferred, timeout_s: float = 60) -> dict[str, Any]:
-        path, kwargs = deferred.trigger.serialize()
-        assert path == "airflow_slurm.triggers.SlurmJobTrigger"
-        trigger = SlurmJobTrigger(**json.loads(json.dumps(kwargs)))
-
-        async def first() -> dict[str, Any]:
-            async with asyncio.timeout(timeout_s), aclosing(trigger.run()) as events:
-                async for event in events:
-                    return json.loads(json.dumps(event.payload))
-            raise AssertionError("no event")
-
-        return asyncio.run(first())
-
-    def run(self) -> Any:
-        deferred = self.execute()
-        return self.resume(deferred, self.wait(deferred))
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+"""The operator for sharded work: one submission for many tasks of an array, and only those that failed are submitted again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_slurm.arrays import expression
+from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.receipts import JobEnd, KeepsHistory, load_store
+from airflow_slurm.requests import Done, JobRequest
+from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, wanted_shards
+from airflow_slurm.spec import JobSpec, task_path
+from airflow_slurm.view import JobView
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_slurm.client import SlurmClient
+
+#: Under this name the task's state store keeps with which submission its present round of the work began.
+ROUND_KEY = "slurm_round"
+
+
+class SlurmArrayOperator(SlurmJobOperator):
+    """Runs many like tasks as one job array, and is done when every one of them has been accepted.
+
+    Each task finds its number in ``SLURM_ARRAY_TASK_ID``. When all have ended and some failed, the next submission holds only
+    those: at once, up to ``shard_retries`` times, and after that in the task's next try. Everything else is as with
+    :class:`~airflow_slurm.operators.SlurmJobOperator`. The result is a list with the end of every shard, by its number.
+
+    :param spec: as there, without ``array``; its ``output`` holds ``%a``, the task's number. (templated)
+    :param shards: how many tasks, or their numbers as a list or as ``0-3,9``. (templated)
+    :param max_parallel: how many may run at once.
+    :param expected_output: remote path that has to exist for a shard to count as done, with ``%a`` for its number. (templated)
+    :param shard_retries: how often the failed ones are submitted again within one try.
+    :param follow_log: copy the output of up to four running tasks; the end of a failed one's output is shown anyway.
+    """
+
+    template_fields: Sequence[str] = (*SlurmJobOperator.template_fields, "shards")
+    ui_color = "#d3e4f7"
+
+    def __init__(
+        self, *, shards: int | str | Sequence[int], max_parallel: int | None = None, shard_retries: int = 2, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.shards = shards
+        self.max_parallel = max_parallel
+        self.shard_retries = shard_retries
+
+    # -- what a subclass says
+
+    def accept_shard(self, context: Context, request_state: dict[str, Any], index: int, view: JobView) -> Any:
+        """Decide about a shard that completed and whose expected output is there. Called at least once, perhaps more often.
+
+        :returns: its result, as JSON. :raises JobFailed: if it did not do its work; it is submitted again if that is retryable.
+        """
+        return None
+
+    # -- how it is done
+
+    def prepare(self, context: Context) -> JobRequest | Done:
+        """The array of what remains to be done; see :meth:`SlurmJobOperator.prepare`."""
+        request = super().prepare(context)
+        if isinstance(request, Done):
+            return request
+        wanted, base = wanted_shards(self.shards), self.job_spec()
+        store = _with_history(request.receipts, request.receipts_config)
+        from_n = self._first_of_round(context, request.key, store)
+        known = ends_since(store.history(request.key), from_n)
+        if known and not remaining(wanted, known):
+            return Done(self._result(context, wanted, known))
+
+        def spec_for(n: int) -> JobSpec:
+            earlier = ends_since(store.history(request.key), from_n, n)
+            return replace(base, array=expression(remaining(wanted, earlier) or wanted, self.max_parallel))
+
+        return replace(request, spec=spec_for, carry={**request.carry, "wanted": expression(wanted), "from_n": from_n})
+
+    def job_spec(self) -> JobSpec:
+        """The array of all shards."""
+        if self.spec.get("array") is not None:
+            raise InvalidSpec("array", "the tasks of an array are given as shards and max_parallel of the operator")
+        return JobSpec.from_mapping({**self.spec, "array": expression(wanted_shards(self.shards), self.max_parallel)})
+
+    def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Decide shard by shard; see the class."""
+        wanted = wanted_shards(request_state["carry"]["wanted"])
+        views = {int(index): JobView.from_json(value) for index, value in request_state["tasks"].items()}
+        ends = self._ends(context, request_state, {index: view for index, view in views.items() if index in wanted})
+        request_state["shards"] = {str(index): end.to_json() for index, end in ends.items()}
+        store = _with_history(request_state["receipts"], request_state["receipts_config"])
+        known = ends_since(store.history(request_state["key"]), request_state["carry"]["from_n"], request_state["n"])
+        merge(known, ends.values())
+        self._judge([end for end in ends.values() if not end.succeeded], len(ends), int(request_state["resubmits"]))
+        if remaining(wanted, known):
+            raise Resubmit("shards_missing")
+        return self._result(context, wanted, known)
+
+    def _judge(self, failed: list[ShardEnd], count: int, resubmits: int) -> None:
+        if not failed:
+            return
+        shown = "; ".join(f"{end.job_id} {end.state}: {end.cause} {end.detail}".strip() for end in failed[:5])
+        words = f"{len(failed)} of {count} shards failed ({expression([end.index for end in failed])}): {shown}"
+        for_good = [end for end in failed if not end.retryable]
+        if for_good:
+            raise JobFailed(words, retryable=False, cause=for_good[0].cause)
+        if resubmits >= self.shard_retries:
+            raise JobFailed(words, cause=failed[0].cause)
+        self.log.warning("%s. Only these are submitted again.", words)
+        raise Resubmit("shards_failed")
+
+    def _ends(self, context: Context, state: dict[str, Any], views: Mapping[int, JobView]) -> dict[int, ShardEnd]:
+        missing = self._missing([index for index, view in views.items() if view.succeeded])
+        return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
+
+    def _end(self, context: Context, state: dict[str, Any], index: int, view: JobView, missing: bool) -> ShardEnd:
+        end = ShardEnd(index, int(state["n"]), view.job_id, "failed", view.state, exit_code=view.exit_code, elapsed_s=view.elapsed_s)
+        if not view.succeeded:
+            return replace(end, cause=view.cause, retryable=view.retryable, detail=f"exit {view.exit_code}" if view.exit_code else "")
+        if missing:
+            path = task_path(self.expected_output or "", index)
+            return replace(end, cause="output_missing", retryable=True, detail=f"COMPLETED, and {path} is not there")
+        try:
+            result = self.accept_shard(context, state, index, view)
+        except JobFailed as error:
+            return replace(end, cause=error.cause, retryable=error.retryable, detail=str(error))
+        return replace(end, outcome="succeeded", result=result)
+
+    def _missing(self, indices: Sequence[int]) -> set[int]:
+        """Shards whose expected output does not appear in time; one connection asks for all."""
+        if self.expected_output is None or not indices:
+            return set()
+        pattern = self.expected_output
+
+        async def look(client: SlurmClient) -> set[int]:
+            deadline = time.monotonic() + self.visibility_deadline_s
+            left = set(indices)
+            while True:
+                left -= {index for index in left if await client.exists(task_path(pattern, index))}
+                if not left or time.monotonic() >= deadline:
+                    return left
+                await asyncio.sleep(2.0)
+
+        return SlurmHook(self.slurm_conn_id).run(look)
+
+    def _first_of_round(self, context: Context, key: str, store: KeepsHistory) -> int:
+        """Kept with the task, so that one that comes late to a round that another run has finished takes its results."""
+        kept = context["task_state_store"]
+        known = kept.get(ROUND_KEY)
+        if isinstance(known, dict) and known.get("key") == key:
+            return int(str(known["from_n"]))
+        from_n = first_of_round(store.history(key))
+        kept.set(ROUND_KEY, {"key": key, "from_n": from_n})
+        return from_n
+
+    def _result(self, context: Context, wanted: Sequence[int], known: Mapping[int, ShardEnd]) -> list[dict[str, Any]]:
+        context["task_state_store"].delete(ROUND_KEY)
+        return [known[index].to_json() for index in wanted]
+
+    def _close(self, request_state: dict[str, Any], end: JobEnd) -> None:
+        super()._close(request_state, replace(end, shards=request_state.get("shards", {})))
+
+
+def _with_history(path: str, config: Mapping[str, Any]) -> KeepsHistory:
+    store = load_store(path, config)
+    if not isinstance(store, KeepsHistory):
+        raise BadConnection(f"Receipt store {path!r} keeps no history, and an array needs one: it lacks the method `history`.")
+    return store

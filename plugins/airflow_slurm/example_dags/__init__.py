@@ -1,0 +1,1 @@
+"""Examples that run on any cluster with a connection ``slurm_default`` and a folder that its nodes share."""

@@ -1,0 +1,1 @@
+"""The page *Slurm* of a task instance."""

@@ -1,0 +1,112 @@
+"""The FastAPI app behind the tab *Slurm* of a task instance, mounted at ``/slurm`` of Airflow's API server.
+
+A mounted app inherits no authentication: every route asks Airflow's auth manager, for the task instance or for its logs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import jinja2
+from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+from airflow.api_fastapi.core_api.security import requires_access_dag
+from fastapi import Depends, FastAPI, HTTPException
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
+
+from airflow_slurm.errors import SlurmError
+from airflow_slurm.receipts import Record
+from airflow_slurm.web import reading
+from airflow_slurm.web.reading import TaskKey
+
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+_TASK = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
+
+
+def _when(seconds: float | None) -> str:
+    return "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+
+
+_templates = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined)
+_templates.filters |= {"when": _when, "span": _span}
+
+
+def task_key(dag_id: str, run_id: str, task_id: str, map_index: str) -> TaskKey:
+    """The task instance of a path. The UI leaves ``{MAP_INDEX}`` as it is for a task that isn't mapped."""
+    return TaskKey(dag_id, run_id, task_id, int(map_index) if map_index.lstrip("-").isdigit() else -1)
+
+
+Task = Annotated[TaskKey, Depends(task_key)]
+
+
+def create_app() -> FastAPI:
+    """The app that the plugin mounts."""
+    app = FastAPI(title="Slurm", docs_url=None, redoc_url=None, openapi_url=None)
+    may_read = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))]
+    may_read_logs = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
+    app.get(_TASK, dependencies=may_read, response_class=HTMLResponse)(task_page)
+    app.get(_TASK + "/job.json", dependencies=may_read)(task_json)
+    app.get(_TASK + "/output/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(output_page)
+    return app
+
+
+def task_page(task: Task) -> HTMLResponse:
+    """Job, attempts, nodes, states, reason and estimated start, as they were last seen."""
+    pointer, records, problem = _read(task)
+    return _page("task.html", task=task, pointer=pointer, records=records, problem=problem, shards_of=reading.shards_of)
+
+
+def task_json(task: Task) -> dict[str, Any]:
+    """The same for programs."""
+    pointer, records, problem = _read(task)
+    return {"key": (pointer or {}).get("key"), "submissions": [_as_json(record) for record in records], "problem": problem or None}
+
+
+async def output_page(task: Task, n: int, shard: int | None = None, before: int | None = None) -> HTMLResponse:
+    """A piece of the job's output, read over SSH now; the only page that asks the cluster."""
+    _, records, problem = await run_in_threadpool(_read, task)
+    record = next((record for record in records if record.n == n), None)
+    if record is None:
+        raise HTTPException(404, problem or "No such submission of this task.")
+    path = reading.output_path(record, shard)
+    if path is None:
+        raise HTTPException(404, "The receipt of this submission names no output file" + (" for this shard." if shard is not None else "."))
+    output = await reading.read_output(record, path, before)
+    return _page("output.html", task=task, record=record, shard=shard, output=output)
+
+
+def _read(task: TaskKey) -> tuple[dict[str, Any] | None, list[Record], str]:
+    pointer = reading.pointer_of(task)
+    if pointer is None:
+        return None, [], ""
+    try:
+        return pointer, reading.submissions_of(task, pointer), ""
+    except SlurmError as error:
+        return pointer, [], str(error)
+
+
+def _as_json(record: Record) -> dict[str, Any]:
+    kept = asdict(record)
+    kept.pop("owners")
+    kept["view"] = record.view.to_json() if record.view else None
+    kept["end"] = record.end.to_json() if record.end else None
+    return kept
+
+
+def _page(template: str, **values: Any) -> HTMLResponse:
+    return HTMLResponse(_templates.get_template(template).render(**values), headers=_HEADERS)

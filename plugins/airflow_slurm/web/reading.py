@@ -1,0 +1,114 @@
+"""What the pages show: the task's own word for which work it asked for, and what the receipt store kept of it.
+
+The store is the one this installation names (:mod:`airflow_slurm.settings`), never one that a task names: tasks write
+their XComs themselves, and the API server loads no class for them. Nothing here asks a cluster but :func:`last_output`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_slurm.arrays import indices_of
+from airflow_slurm.errors import SlurmError
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.links import POINTER_KEY
+from airflow_slurm.receipts import KeepsHistory, Owner, Record, load_store
+from airflow_slurm.settings import configured_receipts
+from airflow_slurm.spec import task_path
+from airflow_slurm.transport import decode
+
+#: Bytes of output on a page, and seconds that reading them may take.
+OUTPUT_BYTES, OUTPUT_TIMEOUT_S = 64 * 1024, 10.0
+
+
+@dataclass(frozen=True)
+class TaskKey:
+    """A task instance; ``map_index`` is -1 for an unmapped one."""
+
+    dag_id: str
+    run_id: str
+    task_id: str
+    map_index: int = -1
+
+    @property
+    def owner(self) -> Owner:
+        """The same as receipts name it."""
+        return {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id, "map_index": self.map_index}
+
+
+@dataclass(frozen=True)
+class Output:
+    """A piece of a job's output. ``start`` and ``end`` are byte offsets; ``problem`` says why there is none."""
+
+    path: str
+    text: str = ""
+    start: int = 0
+    end: int = 0
+    size: int = 0
+    problem: str = ""
+
+
+def pointer_of(task: TaskKey) -> dict[str, Any] | None:
+    """What the task's latest try said about its work; None if it submitted nothing, or is none of Slurm's."""
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    query = XComModel.get_many(
+        key=POINTER_KEY, run_id=task.run_id, dag_ids=task.dag_id, task_ids=task.task_id, map_indexes=task.map_index, limit=1
+    )
+    with create_session() as session:
+        row = session.scalars(query).first()
+        value = None if row is None else XComModel.deserialize_value(row)
+    return value if isinstance(value, dict) and isinstance(value.get("key"), str) else None
+
+
+def submissions_of(task: TaskKey, pointer: dict[str, Any]) -> list[Record]:
+    """All submissions of the task's work for which this task has waited, newest first.
+
+    A key that a task only names shows it nothing: it has to have been an owner.
+
+    :raises SlurmError: if the store can't be loaded or keeps no history.
+    """
+    path, config = configured_receipts()
+    store = load_store(path, config)
+    if not isinstance(store, KeepsHistory):
+        raise SlurmError(f"The receipt store {path!r} keeps no history to show.")
+    mine = [record for record in store.history(pointer["key"]) if task.owner in record.owners]
+    return sorted(mine, key=lambda record: record.n, reverse=True)
+
+
+def output_path(record: Record, shard: int | None) -> str | None:
+    """Where a submission, or one task of its array, writes; None if its receipt doesn't say."""
+    if record.receipt is None or record.receipt.log_path is None:
+        return None
+    if record.receipt.array is None:
+        return record.receipt.log_path
+    if shard is None or shard not in indices_of(record.receipt.array):
+        return None
+    return task_path(record.receipt.log_path, shard)
+
+
+async def read_output(record: Record, path: str, before: int | None = None) -> Output:
+    """The last piece of a job's output, or the piece before a byte offset, over SSH and within ten seconds."""
+    assert record.receipt is not None
+    try:
+        async with asyncio.timeout(OUTPUT_TIMEOUT_S), SlurmHook(record.receipt.conn_id).get_client() as client:
+            size = await client.size_of(path)
+            if size is None:
+                return Output(path, problem="There is no such file yet, or any more.")
+            end = size if before is None else max(0, min(before, size))
+            start = max(0, end - OUTPUT_BYTES)
+            data = await client.read_from(path, start, end - start)
+    except TimeoutError:
+        return Output(path, problem=f"The cluster did not answer within {OUTPUT_TIMEOUT_S:.0f} seconds.")
+    except (SlurmError, OSError, ValueError) as error:
+        return Output(path, problem=str(error) or type(error).__name__)
+    return Output(path, decode(data), start, start + len(data), size)
+
+
+def shards_of(record: Record) -> Sequence[int]:
+    """The task numbers of an array; none of another job."""
+    return indices_of(record.receipt.array) if record.receipt is not None and record.receipt.array else ()
