@@ -95,6 +95,26 @@ def _weight(row: QueueRow | AccountingRow) -> tuple[int, bool]:
     return _WEIGHT.index(row.state.info.phase), not (isinstance(row, QueueRow) and row.held_by_us)
 
 
+def removed_before_start(view: JobView, last: Iterable[AccountingRow]) -> bool:
+    """Whether a task that nobody knows was taken out of its array before it started.
+
+    ``scancel 5501_4`` of one waiting task among several leaves no trace of it in 22.05: it is struck from the list, and has
+    no record of its own. A task that starts gets one; the last to start gets the array's own. So when that one has ended,
+    for as long as a record may come late (the view is *unknown*), a task without a record has not run and never will.
+
+    :param last: accounting's rows of the task that has the array's own id.
+    """
+    rows = list(last)
+    never_seen = view.phase is Phase.UNKNOWN and view.start_time is None and not view.node_list
+    return never_seen and bool(rows) and all(row.state.info.phase.ended for row in rows)
+
+
+def as_removed(view: JobView) -> JobView:
+    """The same task, ended as cancelled."""
+    ended = replace(view, phase=Phase.FAILED, state="CANCELLED", reason="", cause="removed_from_array", retryable=False)
+    return replace(ended, missing_since=None, unknown_since=None, estimated_start=None)
+
+
 def summarise(job_id: str, cluster: str | None, views: Mapping[int, JobView]) -> JobView:
     """One view of a whole array: it has ended when all its tasks have, and succeeded when all have."""
     phases = Counter(view.phase for view in views.values())

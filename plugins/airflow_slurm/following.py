@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from airflow_slurm.arrays import compact, indices_of, summarise, task_id
+from airflow_slurm.arrays import as_removed, compact, indices_of, removed_before_start, summarise, task_id
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import KeepsHistory
@@ -142,7 +142,10 @@ class ArrayFollower(_Follower):
             return None
         ended = set()
         for index, observation in seen.items():
-            self._views[index] = view = judge(self._views[index], observation)
+            view = judge(self._views[index], observation)
+            if removed_before_start(view, (snapshot.accounting or {}).get(self._wait.job_id, ())):
+                view = as_removed(view)
+            self._views[index] = view
             if view.ended:
                 ended.add(index)
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.

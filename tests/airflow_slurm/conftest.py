@@ -26,7 +26,10 @@ HASTY = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[PrivateSlurm]:
-    """A running cluster with accounting; two nodes."""
+    """A running cluster with accounting; two nodes. ``SLURM_TEST_BASE`` names the folder of one that runs already."""
+    if running := os.environ.get("SLURM_TEST_BASE"):
+        yield PrivateSlurm.attach(Path(running))
+        return
     base = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
     slurm = PrivateSlurm(base / "c", nodes=2, gpus=2, accounting=True, name="c1")
     try:

@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_slurm.arrays import by_id, compact, expression, indices_of, main_id, summarise, tasks_by_state, whole_jobs
 from airflow_slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
 from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.following import ArrayFollower
 from airflow_slurm.parse import AccountingRow, QueueRow, accounting_rows, queue_rows
+from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.receipts import JobEnd, Record
 from airflow_slurm.script import render
 from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, remaining, wanted_shards
@@ -114,6 +117,27 @@ def test_an_array_waits_too_long_only_while_none_has_started() -> None:
     waits, runs = JobView("1_0"), JobView("1_1", phase=Phase.RUNNING)
     assert due_of_tasks([waits, waits], wait, 100.0) == "waited_too_long"
     assert due_of_tasks([waits, runs], wait, 100.0) is None
+
+
+async def test_a_task_that_was_struck_from_the_waiting_list_is_cancelled_and_not_unknown_for_ever() -> None:
+    """As seen with 22.05: after `scancel 22_1` before its start, squeue and sacct know of 22_0 alone, under the id 22."""
+    wait = Wait("", 1, "22", "a", 0.0, {}, "", {}, array="0-1")
+    follower = ArrayFollower(wait, Hub(), structlog.get_logger())
+    runs, ended = recorded("22", "22_0", "RUNNING"), recorded("22", "22_0", "COMPLETED", Start="10", End="20", ExitCode="0:0")
+
+    def looked(at: float, *rows: AccountingRow, asked: bool = True) -> Snapshot:
+        return Snapshot(at, frozenset({"22"}), {}, by_id(rows) if asked else None)
+
+    assert await follower.look(looked(100.0, runs)) is None
+    assert await follower.look(looked(101.0, ended)) is None
+    assert await follower.look(looked(300.0, asked=False)) is None
+    event = await follower.look(looked(301.0, ended))
+    assert event is not None
+    assert event["status"] == "ended"
+    assert {i: (v["phase"], v["state"], v["cause"]) for i, v in event["tasks"].items() if i == "1"} == {
+        "1": ("failed", "CANCELLED", "removed_from_array")
+    }
+    assert event["tasks"]["0"]["phase"] == "succeeded"
 
 
 def test_a_compact_view_comes_back_whole() -> None:

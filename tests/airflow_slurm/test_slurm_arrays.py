@@ -95,10 +95,13 @@ def test_a_shard_without_its_output_is_no_success(array: Make, shared: Path) -> 
     assert caught.value.cause == "output_missing"
 
 
-def test_a_shard_that_was_cancelled_fails_the_task_for_good(array: Make, connection: str, receipts: FileReceipts, key: str) -> None:
-    task = Task(array("[ $SLURM_ARRAY_TASK_ID = 0 ] || sleep 60", shards=2))
+def test_a_shard_that_was_cancelled_fails_the_task_for_good(
+    array: Make, connection: str, receipts: FileReceipts, key: str, shared: Path
+) -> None:
+    task = Task(array(f"[ $SLURM_ARRAY_TASK_ID = 0 ] || {{ touch {shared}/runs; sleep 60; }}", shards=2))
     deferred = task.execute()
     job_id = deferred.kwargs["request_state"]["job_id"]
+    asyncio.run(appears(shared / "runs"))
     SlurmHook(connection).run(lambda client: client.cancel(f"{job_id}_1"))
     with pytest.raises(JobFailedForGood, match=r"\(1\).*CANCELLED"):
         task.resume(deferred, task.wait(deferred))

@@ -13,7 +13,9 @@ with DAG(
     "example_slurm_job",
     schedule=None,
     catchup=False,
-    params={"folder": Param("/scratch/example", type="string", pattern="^/[A-Za-z0-9/._-]+$", description="A folder that all nodes share.")},
+    params={
+        "folder": Param("/scratch/example", type="string", pattern="^/[A-Za-z0-9/._-]+$", description="A folder that all nodes share.")
+    },
     default_args={"retries": 2, "pool": "default_pool"},
     tags=["slurm", "example"],
     doc_md=__doc__,
