@@ -23,7 +23,7 @@ from airflow_slurm.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OWNER, QUICK
-from .faults import DiesAt, Killed, appears
+from .faults.helpers import DiesAt, Killed, appears
 from .tasks import Task
 
 pytestmark = pytest.mark.slurm

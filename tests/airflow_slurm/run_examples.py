@@ -1,0 +1,48 @@
+"""Run as a program: the examples by ``dag.test()`` with a database of their own, then what the tab *Slurm* shows of them.
+
+Prints one line of JSON. Arguments: the folder of the DAG files, a folder that the cluster's nodes share.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+
+def main(dags: Path, folder: str) -> dict[str, Any]:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.utils.db import initdb
+
+    initdb()
+    bag = DagBag(dag_folder=dags, bundle_path=dags, bundle_name="dags-folder")
+    told: dict[str, Any] = {"import_errors": bag.import_errors}
+    for dag_id in ("example_slurm_job", "example_slurm_array"):
+        run = bag.dags[dag_id].test(run_conf={"folder": folder, "shards": 3})
+        told[dag_id] = {"state": str(run.state), "run_id": run.run_id, "tasks": {ti.task_id: str(ti.state) for ti in run.task_instances}}
+    told["job_page"] = page("example_slurm_job", told["example_slurm_job"]["run_id"], "add", "/output/1")
+    told["array_page"] = page("example_slurm_array", told["example_slurm_array"]["run_id"], "score", "/output/1?shard=2")
+    return told
+
+
+def page(dag_id: str, run_id: str, task_id: str, output: str) -> dict[str, Any]:
+    from airflow.api_fastapi.app import init_auth_manager
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi.testclient import TestClient
+
+    from airflow_slurm.web.app import create_app
+
+    init_auth_manager()
+    app = create_app()
+    app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="v", role="viewer")
+    client = TestClient(app)
+    address = f"/dags/{dag_id}/runs/{quote(run_id, safe='')}/tasks/{task_id}/-1"
+    shown, tail = client.get(address), client.get(address + output)
+    return {"status": [shown.status_code, tail.status_code], "page": shown.text, "output": tail.text}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), sys.argv[2])))
