@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.sdk import DAG, Param, task
 
 from airflow_slurm.array_operator import SlurmArrayOperator
@@ -42,7 +44,7 @@ with DAG(
     )
 
     @task
-    def count(ends: list[dict[str, object]]) -> int:
+    def count(ends: Any) -> int:
         """How many shards there were, and in how many submissions they were done."""
         print(f"{len(ends)} shards, last submission {max(int(str(end['n'])) for end in ends)}")
         return len(ends)
