@@ -77,7 +77,7 @@ class _Follower:
 
     async def _cancel_doubles(self, snapshot: Snapshot) -> None:
         """A submission whose answer was lost may be queued long after it was given up and sent again: held, so it did not start."""
-        if self._hub.client is None:
+        if self._hub.client is None or not self._wait.receipts:
             return
         for job_id in snapshot.doubles.get(self._wait.job_name, ()):
             detail = {"kept": self._wait.job_id, "cancelled": [job_id]}
