@@ -33,6 +33,7 @@ class ClusterConfig:
     :ivar ssh_conn_id: an existing SSH connection that holds host, user and keys; None if this one does.
     :ivar root: remote folder below which jobs may write, where that is to be enforced.
     :ivar job_url: link to a job elsewhere, with ``{job_id}`` and ``{cluster}`` to be filled in.
+    :ivar check_requests: whether jobs are held against what the site offers before they are sent.
     :ivar site_max_age_s: from which age on the record of what the site offers is made anew.
     :ivar preemptible_partition: where jobs go that may be preempted, and likewise the QOS they take and whether Slurm
         itself puts them back.
@@ -46,6 +47,7 @@ class ClusterConfig:
     cluster: str | None = None
     command_timeout_s: float = 60.0
     job_url: str | None = None
+    check_requests: bool = True
     site_max_age_s: float = 3600.0
     preemptible_partition: str | None = None
     preemptible_qos: str | None = None
@@ -62,8 +64,9 @@ class ClusterConfig:
         for name in ("poll_interval_s", "command_timeout_s", "site_max_age_s"):
             if name in values:
                 values[name] = _positive(name, values[name])
-        if "preemptible_requeue" in values:
-            values["preemptible_requeue"] = _switch("preemptible_requeue", values["preemptible_requeue"])
+        for name in ("check_requests", "preemptible_requeue"):
+            if name in values:
+                values[name] = _switch(name, values[name])
         return cls(**values)
 
     @property
@@ -170,9 +173,8 @@ class SlurmHook(BaseHook):
                 # The ssh provider says so about host keys and ports it can't use.
                 raise BadConnection(f"Connection {ssh.ssh_conn_id!r} can't be used: {error}") from error
 
-        return SlurmClient(
-            connect, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s, records=self._records(config)
-        )
+        records = self._records(config) if config.check_requests else None
+        return SlurmClient(connect, conn_id=self.slurm_conn_id, site=site, command_timeout_s=config.command_timeout_s, records=records)
 
 
 def _positive(name: str, value: Any) -> float:

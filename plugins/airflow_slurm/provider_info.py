@@ -18,8 +18,8 @@ def _number(label: str, description: str, default: float) -> dict[str, Any]:
     return {"label": label, "description": description, "schema": {"type": ["number", "null"], "exclusiveMinimum": 0, "default": default}}
 
 
-def _switch(label: str, description: str) -> dict[str, Any]:
-    return {"label": label, "description": description, "schema": {"type": ["boolean", "null"], "default": False}}
+def _switch(label: str, description: str, *, default: bool = False) -> dict[str, Any]:
+    return {"label": label, "description": description, "schema": {"type": ["boolean", "null"], "default": default}}
 
 
 def _option(description: str, example: str) -> dict[str, Any]:
@@ -41,6 +41,7 @@ _FIELDS = {
     "slurm_conf": _text("slurm.conf", "Its path there, if it is not the built-in one."),
     "poll_interval_s": _number("Seconds between two looks", "One squeue for all jobs each time.", 60),
     "command_timeout_s": _number("Seconds for one command", "Slurm's own clients give up after up to 49 s.", 60),
+    "check_requests": _switch("Check requests", "Hold jobs against what the site offers before they are sent.", default=True),
     "site_max_age_s": _number("Seconds that the site's record holds", "Partitions, limits, QOS: asked for anew when it is older.", 3600),
     "preemptible_partition": _text("Partition of preemptible jobs", "For jobs that say they may be preempted and name none."),
     "preemptible_qos": _text("QOS of preemptible jobs", "For jobs that say they may be preempted and name none."),

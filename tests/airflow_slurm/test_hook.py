@@ -39,13 +39,20 @@ def test_the_policy_for_preemptible_jobs_is_read_from_the_form() -> None:
         ClusterConfig.from_extra({"preemptible_requeue": "perhaps"})
 
 
+@pytest.mark.timeout(300)  # a second Python that imports Airflow, on a machine that does other things
 def test_importing_the_operators_imports_no_ssh_library() -> None:
     code = "import sys, airflow_slurm.operators; print([m for m in ('asyncssh', 'paramiko') if m in sys.modules])"
     path = os.pathsep.join([str(Path(airflow_slurm.__file__).parents[1]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True, timeout=100
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True, timeout=280
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_holding_requests_against_the_site_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    for extra, checked in (({}, True), ({"check_requests": "false"}, False)):
+        monkeypatch.setenv(ENV, json.dumps({"conn_type": "slurm", "host": "login.example", "login": "x", "extra": extra}))
+        assert (SlurmHook(CONN_ID).get_conn()._records is not None) is checked
 
 
 @pytest.mark.parametrize("value", [0, -1, "soon", float("inf"), float("nan")])
