@@ -17,6 +17,7 @@ from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused,
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.states import Phase
 
 if TYPE_CHECKING:
     import asyncssh
@@ -147,12 +148,23 @@ class SlurmClient:
         except AccountingDisabled:
             recorded = []
         for row in whole_jobs(row for row in recorded if row.name == name):
-            found.setdefault(row.job_id, row)
+            # One that only accounting lets wait is a job that the controller lost when it died.
+            if row.state.info.phase is not Phase.WAITING:
+                found.setdefault(row.job_id, row)
         return sorted(found.values(), key=lambda row: _id_order(row.job_id))
 
     async def release(self, job_id: str, cluster: str | None = None) -> None:
         """Lift a hold."""
         await self._ask(commands.scontrol_release(job_id, cluster or self._site.cluster))
+
+    async def was_never_eligible(self, job_id: str, cluster: str | None = None) -> bool:
+        """Whether a job waits in the very hold that it was submitted with: after a later hold it has a time of eligibility."""
+        text = await self._ask(commands.scontrol_show_job(job_id, cluster or self._site.cluster))
+        return parse.eligible_time(text) is None
+
+    async def booted_at(self, cluster: str | None = None) -> float | None:
+        """When the controller was started, in seconds since the epoch; None if it doesn't say."""
+        return parse.boot_time(await self._ask(commands.scontrol_show_config(cluster or self._site.cluster)))
 
     async def requeue(self, job_id: str, cluster: str | None = None) -> None:
         """Put a job back into the queue under its id."""

@@ -131,6 +131,11 @@ def scontrol_show_job(job_id: str, cluster: str | None = None) -> list[str]:
     return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
 
 
+def scontrol_show_config(cluster: str | None = None) -> list[str]:
+    """The controller's configuration, and when it was started."""
+    return ["scontrol", *clusters_option(cluster), "show", "config"]
+
+
 def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> list[str]:
     """End a job; with a signal, send that to its batch shell instead (``--batch``), which is the program itself after ``exec``.
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from airflow_slurm.arrays import as_removed, compact, indices_of, removed_before_start, summarise, task_id
 from airflow_slurm.errors import SlurmError
+from airflow_slurm.parse import QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import KeepsHistory
-from airflow_slurm.reconcile import judge
+from airflow_slurm.reconcile import Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.tail import LogTail
@@ -36,6 +37,8 @@ class _Follower:
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
         self._told = self.view
+        self._lifts_left = 3
+        self._asked_for_boot = False
 
     async def _tell(self, view: JobView) -> None:
         """Log and keep a view that differs from the last."""
@@ -89,6 +92,35 @@ class _Follower:
                 # As above; what is still there is seen again with the next look.
                 self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
 
+    async def _lift_forgotten_hold(self, row: QueueRow | None) -> None:
+        """A controller that died within a second of a release has not saved it: the job is back in the hold that we had lifted.
+
+        A hold that somebody set later looks the same in the queue, but leaves a time of eligibility; that one stays.
+        """
+        client = self._hub.client
+        if row is None or not row.held_by_us or client is None or not self._lifts_left:
+            return
+        self._lifts_left -= 1
+        try:
+            if await client.was_never_eligible(self._wait.job_id, self._wait.cluster):
+                await client.release(self._wait.job_id, self._wait.cluster)
+                self._log.warning("Slurm: the controller had forgotten that job %s was released; released again.", self._wait.job_id)
+        except SlurmError as error:
+            self._log.warning("Whether job %s waits in its first hold could not be settled now: %s", self._wait.job_id, error)
+
+    async def _forgotten(self, view: JobView, seen: Observation) -> JobView:
+        """Lost, instead of unknown, if the controller died and has not got the job any more."""
+        client = self._hub.client
+        if self._asked_for_boot or client is None or not may_be_forgotten(view, seen):
+            return view
+        try:
+            booted_at = await client.booted_at(self._wait.cluster)
+        except SlurmError as error:
+            self._log.debug("The controller does not say when it was started: %s", error)
+            return view
+        self._asked_for_boot = True
+        return forgotten(view, booted_at, self._wait.submitted_at or self._wait.since)
+
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
         """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
         if self._hub.client is None:
@@ -116,7 +148,8 @@ class JobFollower(_Follower):
         seen = snapshot.of(self.watched)
         if seen is None:
             return None
-        await self._tell(judge(self.view, seen))
+        await self._tell(await self._forgotten(judge(self.view, seen), seen))
+        await self._lift_forgotten_hold(seen.queue)
         await self._cancel_doubles(snapshot)
         status = due(self.view, self._wait, snapshot.at)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
@@ -151,6 +184,7 @@ class ArrayFollower(_Follower):
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
         await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
+        await self._lift_forgotten_hold(next((o.queue for o in seen.values() if o.queue is not None and o.queue.held_by_us), None))
         await self._cancel_doubles(snapshot)
         await self._read_logs(ended)
         status = due_of_tasks(self._views.values(), self._wait, snapshot.at)

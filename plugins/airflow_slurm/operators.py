@@ -30,6 +30,7 @@ from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
 from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
@@ -172,8 +173,10 @@ class SlurmJobOperator(BaseOperator):
         if event["status"] in ("waited_too_long", "never_starts"):
             return self._not_started(context, request_state, view, event["status"])
         try:
-            ended = event["status"] == "ended"
-            result = self.accept(context, request_state, view) if ended else self.accept_unknown(context, request_state, view)
+            if view.cause == FORGOTTEN:  # it never ran, so there is nothing to accept
+                raise Resubmit(FORGOTTEN)
+            decide = self.accept if event["status"] == "ended" else self.accept_unknown
+            result = decide(context, request_state, view)
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:

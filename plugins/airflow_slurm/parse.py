@@ -131,6 +131,23 @@ def local_time(text: str, zone: str) -> SlurmTime | None:
     return SlurmTime(word, zone, first if first == second else None)
 
 
+def eligible_time(text: str) -> float | None:
+    """From when a job was eligible, out of ``scontrol show job``; None for one that was held from its submission on.
+
+    :raises UnreadableAnswer: if it says nothing about it.
+    """
+    found = re.search(r"\sEligibleTime=(\S+)", text)
+    if not found:
+        raise UnreadableAnswer(f"scontrol showed a job without a time of eligibility: {text[:200]!r}")
+    return epoch(found.group(1))
+
+
+def boot_time(text: str) -> float | None:
+    """When the controller was started, out of ``scontrol show config``."""
+    found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
+    return epoch(found.group(1)) if found else None
+
+
 def elapsed_s(text: str) -> float | None:
     """Seconds from ``[D-]HH:MM:SS``, ``MM:SS`` or ``MM:SS.mmm``; None for anything that is no duration."""
     found = re.fullmatch(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)", text.strip())

@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.states import Phase
+from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import Incarnation, JobView
 
+#: ``JobView.cause`` of a job that a controller forgot when it died, before it had run.
+FORGOTTEN = "forgotten"
 #: ``JobView.cause`` of a job that left the queue of a site that keeps no accounting: there is nobody left to ask.
 NO_ACCOUNTING = "no_accounting"
 
@@ -79,6 +81,30 @@ def judge(before: JobView, seen: Observation, graces: Graces = DEFAULT_GRACES) -
 def wants_accounting(row: QueueRow | None) -> bool:
     """Whether a job's queue row (None: not there) leaves something that only accounting can tell."""
     return row is None or row.state.info.phase.ended
+
+
+def may_be_forgotten(view: JobView, seen: Observation) -> bool:
+    """Whether all that is known fits a job that its controller lost before it ran: both were asked, past the grace, and nobody
+    has ever seen a run of it."""
+    return (
+        view.phase is Phase.UNKNOWN
+        and seen.queue_read
+        and seen.queue is None
+        and seen.accounting_kept
+        and seen.accounting is not None
+        and all(row.state.info.phase is Phase.WAITING for row in seen.accounting)
+        and view.start_time is None
+        and not view.incarnations
+        # Where Slurm had no word yet, the history holds the phase's.
+        and all(change.state in (*Phase, "") or parse_state(change.state).info.phase is Phase.WAITING for change in view.history)
+    )
+
+
+def forgotten(view: JobView, booted_at: float | None, submitted_at: float) -> JobView:
+    """A job that nobody knows is lost for good if its controller was started anew after the submission; else nothing changes."""
+    if booted_at is None or booted_at < submitted_at:
+        return view
+    return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True, unknown_since=None)
 
 
 def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces) -> JobView:

@@ -17,10 +17,11 @@ import structlog
 
 from airflow_slurm.arrays import whole_jobs
 from airflow_slurm.client import SlurmClient
-from airflow_slurm.errors import AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
+from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.states import Phase
 from airflow_slurm.stop import DEFAULT_STOP, StopPolicy, end_submission
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,10 @@ class _Overtaken(Exception):
     """Between claim and release the submission was closed or given up."""
 
 
+class _Forgotten(Exception):
+    """A held job is gone: a controller that dies within seconds of its answer has not saved it. It can't have run."""
+
+
 async def submit(
     client: SlurmClient,
     store: ReceiptStore,
@@ -111,12 +116,20 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
         return Submitted(n, receipt, claim.since, claim.adopted)
     if receipt is None and claim.adopted:
         receipt = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
-    if receipt is None:
-        receipt = await _send(client, store, work, claim, look_up)
-    receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
-    await asyncio.to_thread(store.record, work.key, n, receipt)
-    receipt = await _settle(client, store, work, claim, receipt)
-    return Submitted(n, receipt, claim.since, claim.adopted)
+    for _ in range(look_up.sends):
+        if receipt is None:
+            receipt = await _send(client, store, work, claim, look_up)
+        receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
+        await asyncio.to_thread(store.record, work.key, n, receipt)
+        try:
+            receipt = await _settle(client, store, work, claim, receipt)
+        except _Forgotten:
+            log.error("the controller has forgotten the held job; sending it again", job_name=receipt.job_name, job_id=receipt.job_id)
+            await asyncio.to_thread(store.incident, work.key, n, "forgotten_by_the_controller", {"job_id": receipt.job_id})
+            receipt = None
+            continue
+        return Submitted(n, receipt, claim.since, claim.adopted)
+    raise SubmissionUncertain(f"The controller forgot {look_up.sends} jobs of {work.name_for(n)!r} before they could be released.")
 
 
 async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Receipt:
@@ -182,19 +195,33 @@ async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: C
     if live is None or live.n != n or live.ending:
         await client.cancel(receipt.job_id, cluster=receipt.cluster)
         raise _Overtaken
-    if kept is None or (kept.held_by_us):
-        await _let_go(client, receipt)
+    if (kept is None or kept.held_by_us) and not await _let_go(client, receipt) and await _never_ran(client, receipt, claim):
+        raise _Forgotten
     receipt = replace(receipt, released_at=time.time())
     await asyncio.to_thread(store.record, key, n, receipt)
     return receipt
 
 
-async def _let_go(client: SlurmClient, receipt: Receipt) -> None:
+async def _let_go(client: SlurmClient, receipt: Receipt) -> bool:
+    """Lift the hold; False if the controller knows no such job."""
     try:
         await client.release(receipt.job_id, receipt.cluster)
     except CommandRefused as error:
         # Somebody cancelled it in its hold, say: the poll will tell how it ended.
         log.warning("the job's hold could not be lifted", job_id=receipt.job_id, slurm=error.words)
+        return "Invalid job id" not in error.words
+    return True
+
+
+async def _never_ran(client: SlurmClient, receipt: Receipt, claim: Claim) -> bool:
+    """Whether accounting too knows of no run and no end of a job that the controller doesn't know."""
+    if receipt.cluster not in (None, client.cluster):
+        return False  # a federation: another controller has it
+    try:
+        rows = await client.accounting(claim.since - 86400, ids=[receipt.job_id])
+    except AccountingDisabled:
+        return False
+    return all(row.state.info.phase is Phase.WAITING for row in rows if row.name == receipt.job_name)
 
 
 async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n: int, rows: Sequence[QueueRow], kept_id: str) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import asyncssh
 import pytest
+import structlog
 
 from airflow_slurm.client import Answer, SlurmClient
 from airflow_slurm.commands import ANY_SITE, ClientSite
 from airflow_slurm.errors import SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.following import JobFollower
+from airflow_slurm.poller import Hub, take_snapshot
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy, end_job
 from airflow_slurm.submit import LookUp, Submitted, Work, submit
+from airflow_slurm.waiting import Wait
 
 from .conftest import OWNER
 
@@ -114,3 +119,67 @@ async def test_every_command_for_a_job_of_another_cluster_names_it(sent: Callabl
     assert view.state == "CANCELLED"
     assert {"sbatch", "squeue", "scontrol"} <= set(node.names())
     assert all("--clusters=borealis" in argv for argv in node.asked)
+
+
+NO_SUCH_JOB = Answer("", "slurm_suspend error: Invalid job id specified\n", 1)
+
+
+async def test_a_held_job_that_the_controller_forgot_when_it_died_is_sent_again(sent: Callable, store: FileReceipts) -> None:
+    phantom = Answer("70|70|PENDING|0:0|100|Unknown|Unknown|0|1|None assigned|sft-1\n", "", 0)
+    node = LoginNode(sbatch=[Answer("70\n", "", 0), Answer("71\n", "", 0)], sacct=[phantom], scontrol=[NO_SUCH_JOB, NOTHING])
+    done = await sent(node)
+    assert done.receipt.job_id == "71"
+    assert [incident["what"] for incident in store.incidents("k", 1)] == ["forgotten_by_the_controller"]
+    live = store.get("k")
+    assert live is not None
+    assert live.receipt == done.receipt
+
+
+async def test_a_job_that_ended_in_its_hold_is_not_sent_again(sent: Callable) -> None:
+    cancelled = Answer("70|70|CANCELLED by 0|0:0|100|Unknown|200|0|1|None assigned|sft-1\n", "", 0)
+    node = LoginNode(sbatch=[Answer("70\n", "", 0)], sacct=[cancelled], scontrol=[NO_SUCH_JOB])
+    assert (await sent(node)).receipt.job_id == "70"
+    assert node.names().count("sbatch") == 1
+
+
+async def test_without_accounting_nobody_can_say_that_a_job_never_ran(sent: Callable) -> None:
+    off = Answer("", "Slurm accounting storage is disabled\n", 1)
+    node = LoginNode(sbatch=[Answer("70\n", "", 0)], sacct=[off], scontrol=[NO_SUCH_JOB])
+    assert (await sent(node)).receipt.job_id == "70"
+    assert node.names().count("sbatch") == 1
+
+
+async def test_a_job_that_another_controller_of_a_federation_took_is_not_sent_again(sent: Callable) -> None:
+    node = LoginNode(sbatch=[Answer("70;borealis\n", "", 0)], scontrol=[NO_SUCH_JOB])
+    assert (await sent(node)).receipt.job_id == "70"
+    assert node.names().count("sbatch") == 1
+
+
+def shown(eligible: str) -> Answer:
+    return Answer(
+        f"JobId=9 JobName=sft-1 JobState=PENDING Reason=JobHeldUser SubmitTime=100 EligibleTime={eligible} StartTime=Unknown\n", "", 0
+    )
+
+
+@pytest.mark.parametrize(("eligible", "released"), [("Unknown", True), ("150", False)])
+async def test_only_a_release_that_the_controller_forgot_is_made_again(store: FileReceipts, eligible: str, released: bool) -> None:
+    node = LoginNode(squeue=[queued("9")], scontrol=[shown(eligible), NOTHING])
+    store.claim("k", OWNER)
+    wait = Wait("k", 1, "9", "sft-1", 100.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)})
+    follower = JobFollower(wait, Hub(client=node), structlog.get_logger())
+    assert await follower.look(await take_snapshot(node, [follower.watched])) is None
+    assert (["scontrol", "release", "9"] in node.asked) is released
+
+
+async def test_a_job_that_its_controller_forgot_is_named_lost_once_the_controller_says_so(store: FileReceipts) -> None:
+    node = LoginNode(scontrol=[Answer("Configuration data as of 999\nBOOT_TIME               = 200\n", "", 0)])
+    store.claim("k", OWNER)
+    wait = Wait(
+        "k", 1, "9", "sft-1", 90.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)}, submitted_at=100.0
+    )
+    follower = JobFollower(wait, Hub(client=node), structlog.get_logger())
+    look = await take_snapshot(node, [follower.watched])
+    assert await follower.look(look) is None
+    event = await follower.look(replace(look, at=look.at + 500))
+    assert event is not None
+    assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", "forgotten")

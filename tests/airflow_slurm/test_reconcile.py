@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.reconcile import NO_ACCOUNTING, Observation, judge
+from airflow_slurm.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.states import Phase, parse_state
-from airflow_slurm.view import JobView
+from airflow_slurm.view import Change, JobView
 
 START = JobView("90210")
 ENDED = {"COMPLETED", "FAILED", "PREEMPTED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "REQUEUED"}
@@ -144,3 +144,40 @@ def test_a_view_survives_json(view: JobView) -> None:
 
 def test_a_view_of_a_newer_version_can_be_read() -> None:
     assert JobView.from_json(START.to_json() | {"a_new_field": 1}) == START
+
+
+def after_a_grace(*states: str, before: JobView = START) -> tuple[JobView, Observation]:
+    """A job that neither queue nor accounting shows in a run, past the grace."""
+    first = judge(before, Observation(0, None, True, accounted(*states)))
+    seen = Observation(500, None, True, accounted(*states))
+    return judge(first, seen), seen
+
+
+@pytest.mark.parametrize("states", [(), ("PENDING",)])
+def test_a_job_that_a_new_controller_does_not_know_and_nobody_saw_run_is_lost(states: tuple[str, ...]) -> None:
+    view, seen = after_a_grace(*states)
+    assert may_be_forgotten(view, seen)
+    lost = forgotten(view, booted_at=200.0, submitted_at=100.0)
+    assert (lost.phase, lost.cause, lost.retryable, lost.ended) == (Phase.LOST, FORGOTTEN, True, True)
+
+
+def test_under_the_same_controller_it_stays_unknown() -> None:
+    view, _ = after_a_grace()
+    assert forgotten(view, booted_at=99.0, submitted_at=100.0) == view
+    assert forgotten(view, booted_at=None, submitted_at=100.0) == view
+
+
+def test_a_job_that_anybody_saw_run_is_not_forgotten() -> None:
+    running = judge(START, Observation(0, queued("RUNNING")))
+    assert not may_be_forgotten(*after_a_grace(before=running))
+    assert not may_be_forgotten(*after_a_grace("RUNNING"))
+    earlier = JobView("90210", history=(Change(1.0, "PENDING"), Change(2.0, "RUNNING")))
+    assert not may_be_forgotten(*after_a_grace(before=earlier))
+
+
+def test_while_somebody_does_not_answer_nothing_is_forgotten() -> None:
+    view, seen = after_a_grace()
+    assert not may_be_forgotten(view, Observation(500, None, True, None))
+    assert not may_be_forgotten(view, Observation(500, None, False))
+    assert not may_be_forgotten(view, Observation(500, None, True, [], accounting_kept=False))
+    assert not may_be_forgotten(START, seen)
