@@ -37,7 +37,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="align", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _command(commands, "lineage", _lineage, "where something came from", ("ref", REFS), json_too=True)
+    lineage = _command(commands, "lineage", _lineage, "where something came from", ("ref", REFS), json_too=True)
+    lineage.add_argument("--all", action="store_true", help="each writing of the same content on a line of its own")
     _command(commands, "impact", _impact, "everything that came from something", ("ref", REFS), json_too=True)
     _command(
         commands, "gates", _gates, "gate reports of a DAG run, of a deployment or of a champion", ("ref", "a DAG run's id, or " + REFS)
@@ -121,7 +122,7 @@ def full_ref(catalog: "Catalog", ref: str) -> str:
 def _lineage(options: argparse.Namespace) -> int:
     catalog = _catalog()
     node = catalog.lineage.trace(full_ref(catalog, options.ref))
-    print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else node.render())
+    print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else node.render(every_writing=options.all))
     return 0
 
 

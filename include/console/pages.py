@@ -35,9 +35,16 @@ def home(request: Request) -> HTMLResponse:
 
 
 @router.get("/lineage")
-def lineage(request: Request, ref: str = "") -> HTMLResponse:
+def lineage(request: Request, ref: str = "", every: bool = False) -> HTMLResponse:
+    """The tree behind `ref`; `every`: each writing of the same content."""
     opened = catalog()
-    return _tree(request, "Lineage", "lineage", ref, lambda: opened.lineage.trace(full_ref(opened, ref or "champion")).render())
+    return _tree(
+        request,
+        "Lineage",
+        "lineage",
+        ref,
+        lambda: opened.lineage.trace(full_ref(opened, ref or "champion")).render(every_writing=every),
+    )
 
 
 @router.get("/impact")

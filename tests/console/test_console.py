@@ -226,3 +226,18 @@ def test_without_a_catalog_the_console_says_what_is_missing(signed_in: TestClien
     answer = signed_in.get("/alignment/v1/releases")
     assert answer.status_code == 500
     assert "ALIGN_CATALOG_URL" in answer.json()["message"]
+
+
+def test_each_writing_is_shown_when_asked(signed_in: TestClient, opened: Catalog) -> None:
+    info = {
+        "dataset_id": "demos",
+        "content_hash": some_digest("demos"),
+        "rows": "pair",
+        "schema_version": "v1",
+        "filter_policy_version": "f",
+    }
+    for run in ("r1", "r2"):
+        opened.datasets.register(info, manifest("demos", "dataset"), f"dag:refresh/{run}/build/1", [("raw/chat-1", "source")])
+    pages = [signed_in.get("/alignment/lineage", params={"ref": "dataset:demos@1", **more}).text for more in ({}, {"every": "true"})]
+    assert [page.count("made by") for page in pages] == [1, 2]
+    assert "written 2 times from the same" in pages[0]

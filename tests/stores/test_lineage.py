@@ -242,3 +242,42 @@ def test_a_ring_of_edges_ends(catalog: Catalog) -> None:
 def test_what_is_not_there_is_said_so(catalog: Catalog, ref: str) -> None:
     with pytest.raises(NotFound):
         catalog.lineage.trace(ref)
+
+
+def test_rebuilds_of_the_same_content_are_one_line_with_their_count(catalog: Catalog) -> None:
+    for run in ("r1", "r2", "r3"):
+        writer = f"dag:refresh/{run}/build/1"
+        made = catalog.datasets.register(info("demos", "demos"), manifest("demos", "dataset"), writer, [("raw/chat-1", "source")])
+    tree = catalog.lineage.trace(made.content_hash)
+    assert len(tree.made) == 3
+    told = [line.strip() for line in tree.render().splitlines() if "made by" in line]
+    assert told == ["made by dag:refresh/r1/build/1, written 3 times from the same"]
+    every = [line for line in tree.render(every_writing=True).splitlines() if "made by" in line]
+    assert len(every) == 3
+
+
+def test_a_writing_from_something_else_keeps_its_line(catalog: Catalog) -> None:
+    for run, source in (("r1", "raw/chat-1"), ("r2", "raw/chat-2"), ("r3", "raw/chat-1")):
+        writer = f"dag:refresh/{run}/build/1"
+        made = catalog.datasets.register(info("demos", "demos"), manifest("demos", "dataset"), writer, [(source, "source")])
+    told = catalog.lineage.trace(made.content_hash).render()
+    assert told.count("made by") == 2
+    assert "raw/chat-1" in told
+    assert "raw/chat-2" in told
+    assert "made by dag:refresh/r1/build/1, written 2 times from the same" in told
+
+
+def test_the_command_shows_each_writing_when_asked(
+    sqlite_catalog: Catalog, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from include.cli import main
+
+    monkeypatch.setenv("ALIGN_CATALOG_URL", str(sqlite_catalog.database.url))
+    for run in ("r1", "r2"):
+        writer = f"dag:refresh/{run}/build/1"
+        sqlite_catalog.datasets.register(info("demos", "demos"), manifest("demos", "dataset"), writer, [("raw/chat-1", "source")])
+    counts = []
+    for arguments in (["lineage", "dataset:demos@1"], ["lineage", "--all", "dataset:demos@1"]):
+        assert main(arguments) == 0
+        counts.append(capsys.readouterr().out.count("made by"))
+    assert counts == [1, 2]

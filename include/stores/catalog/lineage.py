@@ -58,9 +58,9 @@ class Node:
         plain = {"ref": self.ref, "kind": self.kind, "names": list(self.names), "facts": dict(self.facts), "repeated": self.repeated}
         return {**plain, "made": [production.to_json() for production in self.made]}
 
-    def render(self) -> str:
-        """The tree as text."""
-        return render_node(self)
+    def render(self, *, every_writing: bool = False) -> str:
+        """The tree as text; `every_writing`: each rebuild of the same content on a line of its own."""
+        return render_node(self, every_writing=every_writing)
 
     def walk(self) -> "list[Node]":
         """This node and all below it, each one once."""

@@ -1,6 +1,6 @@
 """Lineage and impact as text that a person reads in a terminal, and that a model card holds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,12 +15,12 @@ def short(value: str) -> str:
     return value[:_SHORT] if value.startswith("sha256:") else value
 
 
-def render_node(node: "Node") -> str:
-    """The tree, one thing a line, what it was made of indented below it."""
-    return "\n".join(_node(node, "", ""))
+def render_node(node: "Node", *, every_writing: bool = False) -> str:
+    """The tree, one thing a line, what it was made of indented below it; writings alike are one line with their count, unless all are asked for."""
+    return "\n".join(_node(node, "", "", every_writing))
 
 
-def _node(node: "Node", indent: str, role: str) -> Iterator[str]:
+def _node(node: "Node", indent: str, role: str, every_writing: bool) -> Iterator[str]:
     names = ", ".join(node.names)
     title = f"{role + ': ' if role else ''}{node.kind} {names if names != node.ref else ''}".rstrip()
     yield f"{indent}{title}  {short(node.ref)}{'  (shown above)' if node.repeated else ''}"
@@ -28,13 +28,23 @@ def _node(node: "Node", indent: str, role: str) -> Iterator[str]:
         return
     for line in _facts(node.facts):
         yield f"{indent}  {line}"
-    for production in node.made:
-        yield from _production(production, f"{indent}  ")
+    for production, writings in ((p, 1) for p in node.made) if every_writing else alike(node.made):
+        yield from _production(production, writings, f"{indent}  ", every_writing)
 
 
-def _production(production: "Production", indent: str) -> Iterator[str]:
+def alike(made: Iterable["Production"]) -> Iterator[tuple["Production", int]]:
+    """The first of each group of writings that differ in nothing but the writer, with the number of writings in the group."""
+    groups: dict[object, list[Production]] = {}
+    for production in made:
+        same = (production.stage, production.key, production.committed, tuple((role, node.ref) for role, node in production.inputs))
+        groups.setdefault(same, []).append(production)
+    return ((group[0], len(group)) for group in groups.values())
+
+
+def _production(production: "Production", writings: int, indent: str, every_writing: bool) -> Iterator[str]:
     state = "" if production.stage is None else f" ({production.stage}, {'committed' if production.committed else 'not committed'})"
-    yield f"{indent}made by {production.writer}{state}"
+    more = f", written {writings} times from the same" if writings > 1 else ""
+    yield f"{indent}made by {production.writer}{state}{more}"
     if production.stage is not None:
         pins = production.pins
         yield f"{indent}  code revision {pins['code_revision']}, environment {short(str(pins['environment']))}, seed {pins['seed']}"
@@ -42,7 +52,7 @@ def _production(production: "Production", indent: str) -> Iterator[str]:
         if production.note:
             yield f"{indent}  noted: {_flat(production.note)}"
     for role, node in production.inputs:
-        yield from _node(node, f"{indent}  ", role)
+        yield from _node(node, f"{indent}  ", role, every_writing)
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
