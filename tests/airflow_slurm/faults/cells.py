@@ -34,7 +34,7 @@ class Cell:
     nth: int = 1
     job: str = WORKS
     cancels: bool = False
-    timeout_s: float = 4.0
+    timeout_s: float = 6.0
     short: bool = False
 
     def __str__(self) -> str:

@@ -23,10 +23,10 @@ from .processes import Processes, Task, killed, reconciler, triggerer, worker
 from .proxy import Proxy
 
 #: A run that has come to no end by then has lost its job, in seconds.
-DEADLINE_S = 75.0
+DEADLINE_S = 200.0
 #: Bytes of the script and of the output, so that there is a middle in which a connection can break.
 PADDING = 90_000
-POINT_TIMEOUT_S = 40.0
+POINT_TIMEOUT_S = 90.0
 _BODIES = {
     WORKS: "for i in 1 2; do head -c 40000 /dev/zero | tr '\\0' x; echo; sleep 0.8; done; echo $SLURM_JOB_ID >> {folder}/done",
     FAILS: "sleep 1; exit 7",
@@ -84,6 +84,8 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
             gates.go()
+        if verdict == "success" and await asyncio.to_thread(_alive, slurm, key):
+            await processes(reconciler, task)  # as its DAG does every few minutes: it cancels what was queued late, and is held
         return await asyncio.to_thread(_judged, cell, scene, task, verdict, time.monotonic() - started)
 
 
@@ -168,7 +170,7 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
     jobs = _jobs(scene.slurm, task.key)
     ran = _lines(scene.gates.folder / "ran")
     done = bool(_lines(scene.gates.folder / "done"))
-    alive = {job_id for job_id, state in jobs.items() if not parse_state(state).info.phase.ended}
+    alive = _alive(scene.slurm, task.key)
     good = {WORKS: "success", FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}[cell.job]
     word = verdict.partition(":")[0]
     after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
@@ -192,6 +194,10 @@ def _jobs(slurm: PrivateSlurm, key: str) -> dict[str, str]:
     out = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %T %j").stdout
     rows = [line.split() for line in out.splitlines() if line.strip()]
     return {job_id: state for job_id, state, name in rows if name.startswith(prefix)}
+
+
+def _alive(slurm: PrivateSlurm, key: str) -> set[str]:
+    return {job_id for job_id, state in _jobs(slurm, key).items() if not parse_state(state).info.phase.ended}
 
 
 def _lines(path: Path) -> list[str]:

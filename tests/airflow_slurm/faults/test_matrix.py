@@ -19,7 +19,7 @@ from .cells import CELLS, SHORT, Cell
 from .matrix import run_cell
 from .table import RESULTS
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def test_one_job_and_its_true_end(cell: Cell, slurm: PrivateSlurm, folder:
     result = await run_cell(cell, slurm, folder, key)
     RESULTS.append(result)
     log = (folder / "log").read_text() if (folder / "log").exists() else ""
-    assert result.clean, f"{result}\n{log[-6000:]}"
+    assert result.clean, f"{result}\n{log[-6000:].replace('x' * 200, '')}"
 
 
 def test_every_cell_is_there_once() -> None:
