@@ -1,5 +1,6 @@
 """From a recipe and the references of what came before to the specification of a run."""
 
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -96,7 +97,12 @@ def revision(program: str) -> str:
 
 @lru_cache(maxsize=1)
 def git_commit() -> str:
-    """The commit of the checkout, with ``+changes`` when files differ; ``none`` outside a checkout. Recorded, never part of a key."""
+    """The commit of the checkout, with ``+changes`` when files differ; ``none`` outside a checkout. Recorded, never part of a key.
+
+    An image holds no checkout: there ALIGN_GIT_COMMIT says it.
+    """
+    if told := os.environ.get("ALIGN_GIT_COMMIT"):
+        return told
     try:
         head = _git("rev-parse", "HEAD").strip()
         return head + ("+changes" if _git("status", "--porcelain", "--untracked-files=no").strip() else "")

@@ -9,6 +9,7 @@ from include.domain.errors import AlignmentError
 from include.settings.catalogue import cluster, recipe
 from include.settings.recipes import Recipe
 from include.settings.training import Mixture
+from include.stages import plan as planning
 from include.stages import programs
 from include.stages.plan import Bench, Plan
 from include.stages.refs import DatasetRef, FileRef, ModelRef
@@ -126,3 +127,12 @@ def test_the_data_sets_of_a_mixture_are_inputs_and_their_shares_identity() -> No
         "seed": 4,
     }
     assert planned(2).key != plan.key == planned(1).key
+
+
+def test_an_image_says_its_commit_and_no_key_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = programs.sft(bench(), BASE, DEMONSTRATIONS)
+    monkeypatch.setenv("ALIGN_GIT_COMMIT", "4f0c2d")
+    planning.git_commit.cache_clear()
+    after = programs.sft(bench(), BASE, DEMONSTRATIONS)
+    planning.git_commit.cache_clear()
+    assert (after.spec.note["git_commit"], after.key) == ("4f0c2d", before.key)
