@@ -102,6 +102,11 @@ def _airflow(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
             "REFRESH_INTERVAL": 30, "MIN_FILE_PROCESS_INTERVAL": 600, "PARSING_PROCESSES": 2, "PRINT_STATS_INTERVAL": 600, "DAG_FILE_PROCESSOR_TIMEOUT": 180,
             "DAG_BUNDLE_STORAGE_PATH": home / "bundles",
         },
+        # What the tab *Slurm* of a task instance reads, and operators that name no store.
+        "SLURM": {
+            "RECEIPTS": "include.stores.catalog.receipts.CatalogReceipts",
+            "RECEIPTS_CONFIG": json.dumps({"url": f"sqlite:///{layout.state('catalog')}/catalog.db"}),
+        },
         "LOGGING": {
             "BASE_LOG_FOLDER": home / "logs",
             "WORKER_LOG_SERVER_PORT": ports["airflow_worker_logs"], "TRIGGER_LOG_SERVER_PORT": ports["airflow_trigger_logs"],

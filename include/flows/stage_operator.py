@@ -38,11 +38,11 @@ class StageOperator(SlurmJobOperator):
         self._take_connection()
         return super().execute(context)
 
-    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any]) -> Any:
+    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any] | None = None) -> Any:
         self._take_connection()
         return super().submit_again(context, event, progress)
 
-    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any] | None = None) -> Any:
         self._take_connection()
         return super().execute_complete(context, event, request_state)
 

@@ -12,7 +12,7 @@ from airflow_slurm.arrays import expression
 from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
-from airflow_slurm.receipts import JobEnd, KeepsHistory, load_store
+from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
@@ -72,12 +72,12 @@ class SlurmArrayOperator(SlurmJobOperator):
         wanted, base = wanted_shards(self.shards), self.job_spec()
         store = _with_history(request.receipts, request.receipts_config)
         from_n = self._first_of_round(context, request.key, store)
-        known = ends_since(store.history(request.key), from_n)
+        known = ends_since(history_of(store, request.key), from_n)
         if known and not remaining(wanted, known):
             return Done(self._result(context, wanted, known))
 
         def spec_for(n: int) -> JobSpec:
-            earlier = ends_since(store.history(request.key), from_n, n)
+            earlier = ends_since(history_of(store, request.key), from_n, n)
             return replace(base, array=expression(remaining(wanted, earlier) or wanted, self.max_parallel))
 
         return replace(request, spec=spec_for, carry={**request.carry, "wanted": expression(wanted), "from_n": from_n})
@@ -95,7 +95,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         ends = self._ends(context, request_state, {index: view for index, view in views.items() if index in wanted})
         request_state["shards"] = {str(index): end.to_json() for index, end in ends.items()}
         store = _with_history(request_state["receipts"], request_state["receipts_config"])
-        known = ends_since(store.history(request_state["key"]), request_state["carry"]["from_n"], request_state["n"])
+        known = ends_since(history_of(store, request_state["key"]), request_state["carry"]["from_n"], request_state["n"])
         merge(known, ends.values())
         self._judge([end for end in ends.values() if not end.succeeded], len(ends), int(request_state["resubmits"]))
         if remaining(wanted, known):
@@ -155,7 +155,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         known = kept.get(ROUND_KEY)
         if isinstance(known, dict) and known.get("key") == key:
             return int(str(known["from_n"]))
-        from_n = first_of_round(store.history(key))
+        from_n = first_of_round(history_of(store, key))
         kept.set(ROUND_KEY, {"key": key, "from_n": from_n})
         return from_n
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, Record, Submission
+from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, Submission
 from airflow_slurm.view import JobView
 
 
@@ -136,15 +136,16 @@ class FileReceipts:
         value = _read(self._folder(key) / str(n) / "view.json")
         return JobView.from_json(value) if value else None
 
-    def history(self, key: str) -> list[Record]:
+    def history(self, key: str) -> list[dict[str, Any]]:
         """See :meth:`airflow_slurm.receipts.KeepsHistory.history`."""
         return [self._record(key, n) for n in range(1, self._last(key) + 1)]
 
-    def _record(self, key: str, n: int) -> Record:
-        dropped = [_read(path) for path in sorted((self._folder(key) / str(n) / "dropped").glob("*.json"))]
+    def _record(self, key: str, n: int) -> dict[str, Any]:
+        folder = self._folder(key) / str(n)
+        dropped = [_read(path) for path in sorted((folder / "dropped").glob("*.json"))]
+        kept = {name: _read(folder / f"{name}.json") for name in ("receipt", "view", "end")}
         owners = [*self._owners(key, n), *(value for value in dropped if value is not None)]
-        view, end = self.last_view(key, n), self.end_of(key, n)
-        return Record(key, n, self._since(key, n), self._receipt(key, n), view, end, tuple(owners), tuple(self.incidents(key, n)))
+        return {"key": key, "n": n, "since": self._since(key, n), "owners": owners, "incidents": self.incidents(key, n), **kept}
 
     def _adopt(self, key: str, n: int, owner: Owner) -> Claim:
         self._put_owner(key, n, owner)

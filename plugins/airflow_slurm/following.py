@@ -10,7 +10,7 @@ from airflow_slurm.arrays import as_removed, compact, indices_of, removed_before
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.parse import QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
-from airflow_slurm.receipts import KeepsHistory
+from airflow_slurm.receipts import history_of
 from airflow_slurm.reconcile import Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
@@ -53,13 +53,11 @@ class _Follower:
 
     async def _earlier(self) -> tuple[Change, ...]:
         """What an earlier process saw of this submission."""
-
         if not self._wait.receipts:
             return ()
 
         def read() -> tuple[Change, ...]:
-            store = self._wait.store()
-            records = store.history(self._wait.key) if isinstance(store, KeepsHistory) else []
+            records = history_of(self._wait.store(), self._wait.key)
             return next((r.view.history for r in records if r.n == self._wait.n and r.view is not None), ())
 
         try:

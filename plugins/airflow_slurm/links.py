@@ -58,13 +58,10 @@ def keep_links(context: Context, slurm_conn_id: str, key: str, done: Submitted) 
     ti: Any = context["ti"]
     receipt = done.receipt
     ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": slurm_conn_id})
-    template = SlurmHook(slurm_conn_id).config().job_url
-    if template:
-        url = template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or "")
-        ti.xcom_push(key=LINK_KEY, value=url)
-    if receipt.log_path:
-        page = task_address(owner_of(context))
-        ti.xcom_push(key=OUTPUT_KEY, value=page if receipt.array else f"{page}/output/{done.n}")
+    template = SlurmHook(slurm_conn_id).config().job_url or ""
+    ti.xcom_push(key=LINK_KEY, value=template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or ""))
+    page = task_address(owner_of(context))
+    ti.xcom_push(key=OUTPUT_KEY, value=page if receipt.array or not receipt.log_path else f"{page}/output/{done.n}")
 
 
 def task_address(owner: dict[str, Any]) -> str:

@@ -160,12 +160,13 @@ class SlurmJobOperator(BaseOperator):
         """Submit, or find what was submitted, and wait."""
         return self._start(context, {})
 
-    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any]) -> Any:
+    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any] | None = None) -> Any:
         """Go on after a wait for the queue."""
-        return self._start(context, progress)
+        return self._start(context, progress or (event or {}).get("progress") or {})
 
-    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any]) -> Any:
+    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any] | None = None) -> Any:
         """Go on when the trigger had something to say."""
+        request_state = event["request_state"] if request_state is None else request_state
         view = JobView.from_json(event["view"])
         request_state["tasks"] = event.get("tasks", {})
         self._seen = facts_of(request_state, view)
@@ -231,7 +232,7 @@ class SlurmJobOperator(BaseOperator):
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
         keep_links(context, self.slurm_conn_id, request.key, done)
         state = request.state(self.slurm_conn_id, done, owner, resubmits)
-        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(request.wait(done, owner, self.follow_log)))
+        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(request.wait(done, owner, self.follow_log)), state)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
         return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
@@ -246,7 +247,7 @@ class SlurmJobOperator(BaseOperator):
         until = datetime.fromtimestamp(first_at + max_submit_s, UTC)
         self.log.warning("%s Again in %.0f s, until %s (no retry of the task is used up).", error, pause_s, f"{until:%Y-%m-%d %H:%M} UTC")
         if self.deferrable:
-            self.defer(trigger=SubmitLaterTrigger(pause_s), method_name="submit_again", kwargs={"progress": later})
+            self.defer(trigger=SubmitLaterTrigger(pause_s, later), method_name="submit_again", kwargs={"progress": later})
         time.sleep(pause_s)
         return self._start(context, later)
 

@@ -132,13 +132,28 @@ class Record:
     owners: tuple[Owner, ...] = ()
     incidents: tuple[Mapping[str, Any], ...] = ()
 
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The record that a store gave."""
+        return cls(
+            key=value["key"],
+            n=int(value["n"]),
+            since=float(value["since"]),
+            receipt=Receipt.from_json(value["receipt"]) if value.get("receipt") else None,
+            view=JobView.from_json(value["view"]) if value.get("view") else None,
+            end=JobEnd.from_json(value["end"]) if value.get("end") else None,
+            owners=tuple(value.get("owners", ())),
+            incidents=tuple(value.get("incidents", ())),
+        )
+
 
 @runtime_checkable
 class KeepsHistory(Protocol):
     """What a store does besides, for arrays (only failed tasks are submitted again) and for the page of a task."""
 
-    def history(self, key: str) -> list[Record]:
-        """All submissions of a key, oldest first."""
+    def history(self, key: str) -> list[dict[str, Any]]:
+        """All submissions of a key, oldest first, as :class:`Record` in JSON: ``receipt``, ``view`` and ``end`` as they were
+        written, or None; ``since`` in seconds since the epoch."""
 
 
 @runtime_checkable
@@ -193,6 +208,11 @@ class ReceiptStore(Protocol):
 
     def live(self) -> list[Submission]:
         """All submissions that are not closed."""
+
+
+def history_of(store: ReceiptStore | KeepsHistory, key: str) -> list[Record]:
+    """All submissions of a key, oldest first; none of a store that keeps no history."""
+    return [Record.from_json(value) for value in store.history(key)] if isinstance(store, KeepsHistory) else []
 
 
 def load_store(path: str, config: Mapping[str, Any]) -> ReceiptStore:

@@ -57,13 +57,17 @@ class ClusterTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent, None]:
         """The same with a loop of its own, for ``dag.test()`` and tasks that don't defer."""
+        event: TriggerEvent | None = None
         async with (
             aclosing(self.open_shared_stream({"slurm_conn_id": self.slurm_conn_id})) as stream,
             aclosing(self.filter_shared_stream(stream)) as events,
         ):
-            async for event in events:
-                yield event
-                return
+            async for found in events:
+                event = found
+                break
+        # Only now, with everything closed: dag.test() drops the generator where it stands.
+        if event is not None:
+            yield event
 
 
 class SlurmJobTrigger(ClusterTrigger):
@@ -73,15 +77,17 @@ class SlurmJobTrigger(ClusterTrigger):
     ``"tasks"``, a view of each by its number. It returns at once after it.
 
     :param slurm_conn_id: the connection. :param wait: a :class:`Wait` as JSON.
+    :param state: comes back as the event's ``"request_state"``: dag.test() of Airflow 3.3 resumes a task with the event alone.
     """
 
-    def __init__(self, slurm_conn_id: str, wait: dict[str, Any], **kwargs: Any) -> None:
+    def __init__(self, slurm_conn_id: str, wait: dict[str, Any], state: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(slurm_conn_id, **kwargs)
         self.wait = dict(wait)
+        self.state = state
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """See :class:`airflow.triggers.base.BaseTrigger`."""
-        return "airflow_slurm.triggers.SlurmJobTrigger", {"slurm_conn_id": self.slurm_conn_id, "wait": self.wait}
+        return "airflow_slurm.triggers.SlurmJobTrigger", {"slurm_conn_id": self.slurm_conn_id, "wait": self.wait, "state": self.state}
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Snapshot]) -> AsyncGenerator[TriggerEvent, None]:
         """This job's part of what the loop saw, until there is something to say."""
@@ -92,7 +98,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 event = await follower.look(snapshot)
                 watch(follower.watched)
                 if event is not None:
-                    yield TriggerEvent(event)
+                    yield TriggerEvent(event | ({"request_state": self.state} if self.state is not None else {}))
                     return
 
     async def on_kill(self) -> None:
@@ -125,21 +131,22 @@ class SlurmJobTrigger(ClusterTrigger):
 class SubmitLaterTrigger(BaseTrigger):
     """Waits before a submission is tried again, so that a full queue holds no worker.
 
-    :param seconds: how long.
+    :param seconds: how long. :param progress: comes back with the event.
     """
 
-    def __init__(self, seconds: float, **kwargs: Any) -> None:
+    def __init__(self, seconds: float, progress: dict[str, Any] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.seconds = seconds
+        self.progress = progress
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """See :class:`airflow.triggers.base.BaseTrigger`."""
-        return "airflow_slurm.triggers.SubmitLaterTrigger", {"seconds": self.seconds}
+        return "airflow_slurm.triggers.SubmitLaterTrigger", {"seconds": self.seconds, "progress": self.progress}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event after the wait."""
         await asyncio.sleep(self.seconds)
-        yield TriggerEvent({"status": "now"})
+        yield TriggerEvent({"status": "now"} | ({"progress": self.progress} if self.progress is not None else {}))
 
 
 async def first_event(trigger: ClusterTrigger) -> dict[str, Any]:

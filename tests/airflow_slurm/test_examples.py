@@ -37,10 +37,11 @@ def run(program: str, environ: dict[str, str], *arguments: str) -> subprocess.Co
     # In a folder of its own: the current one is on the path, and would bring the project along.
     return subprocess.run(
         [sys.executable, "-P", "-c" if "\n" in program else program, *([program] if "\n" in program else []), *arguments],
-        env=environ, cwd=environ["PYTHONPATH"], text=True, capture_output=True, timeout=110, check=False,
+        env=environ, cwd=environ["PYTHONPATH"], text=True, capture_output=True, timeout=400, check=False,
     )  # fmt: skip
 
 
+@pytest.mark.timeout(240)
 def test_the_examples_and_the_whole_package_load_without_the_project(alone: dict[str, str]) -> None:
     program = f"""
 import importlib, pkgutil, runpy, sys
@@ -62,6 +63,7 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 @pytest.mark.slurm
+@pytest.mark.timeout(420)
 def test_the_examples_run_by_dag_test_and_their_pages_show_them(
     slurm: PrivateSlurm, alone: dict[str, str], shared: Path, tmp_path: Path
 ) -> None:

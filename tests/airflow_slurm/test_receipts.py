@@ -9,7 +9,7 @@ import pytest
 
 from airflow_slurm.errors import BadConnection
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, load_store
+from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, history_of, load_store
 from airflow_slurm.view import JobView
 
 from .conftest import OTHER, OWNER
@@ -138,3 +138,21 @@ def test_a_store_is_rebuilt_from_path_and_config(tmp_path: Path) -> None:
 def test_a_store_that_is_none_is_refused(path: str, config: dict[str, str]) -> None:
     with pytest.raises(BadConnection):
         load_store(path, config)
+
+
+def test_the_history_of_a_key_holds_all_its_submissions_and_everyone_who_waited(store: FileReceipts) -> None:
+    view = JobView("9001", state="RUNNING", observed_at=7.0).remembering(JobView("9001"))
+    store.claim(KEY, OWNER)
+    store.record(KEY, 1, RECEIPT)
+    store.observe(KEY, 1, view)
+    store.incident(KEY, 1, "odd", {"why": "a test"})
+    store.drop_owner(KEY, OWNER)
+    store.close(KEY, 1, JobEnd("cancelled", view=view, shards={"0": {"index": 0}}))
+    store.claim(KEY, OTHER)
+    first, second = history_of(store, KEY)
+    assert (first.n, first.receipt, first.view, first.owners) == (1, RECEIPT, view, (OWNER,))
+    assert first.end == JobEnd("cancelled", view=view, shards={"0": {"index": 0}})
+    assert [note["what"] for note in first.incidents] == ["odd"]
+    assert (second.n, second.receipt, second.end, second.owners) == (2, None, None, (OTHER,))
+    assert history_of(store, "another key") == []
+    assert [change.state for change in view.history] == ["RUNNING"]

@@ -227,3 +227,30 @@ def test_the_state_of_a_mapped_task_is_found_under_its_index(monkeypatch: pytest
     assert triggers.task_state(OWNER) == "running"
     assert triggers.task_state(OWNER | {"run_id": "r9"}) is None
     assert asked[0] == {"dag_id": "d", "task_ids": ["t"], "run_ids": ["r1"], "map_index": 3}
+
+
+async def test_an_event_carries_what_the_task_needs_to_go_on_and_the_loop_is_closed_before_it(
+    wait: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`dag.test()` of Airflow 3.3 resumes a task with the event alone, and drops the trigger's generator where it stands."""
+    closed: list[str] = []
+
+    async def loop(cls: Any, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot]:
+        try:
+            ended = JobView("9912", phase=Phase.SUCCEEDED, state="COMPLETED")
+            monkeypatch.setattr("airflow_slurm.following.judge", lambda before, seen: ended)
+            yield Snapshot(200.0, frozenset({"9912"}), {})
+        finally:
+            closed.append("loop")
+
+    monkeypatch.setattr(SlurmJobTrigger, "open_shared_stream", classmethod(loop))
+    trigger = SlurmJobTrigger("c1", as_json(replace(wait, receipts="")), {"n": 1})
+    events = SlurmJobTrigger(**trigger.serialize()[1]).run()
+    event = await anext(events)
+    assert event.payload["request_state"] == {"n": 1}
+    assert closed == ["loop"]
+    await events.aclose()
+    later = SubmitLaterTrigger(0.01, {"tries": 2})
+    assert [event.payload async for event in SubmitLaterTrigger(**later.serialize()[1]).run()] == [
+        {"status": "now", "progress": {"tries": 2}}
+    ]

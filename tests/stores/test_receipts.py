@@ -201,3 +201,22 @@ def test_an_incident_is_kept_once(store: CatalogReceipts) -> None:
     for _ in range(2):
         store.incident(KEY, 1, "two jobs of one name", {"kept": "17", "cancelled": "18"})
     assert [i["what"] for i in store.incidents(KEY)] == ["two jobs of one name"]
+
+
+def test_the_history_of_a_key_is_what_the_provider_reads(store: CatalogReceipts) -> None:
+    view = JobView("17", state="RUNNING", phase=Phase.RUNNING).remembering(JobView("17"))
+    store.claim(KEY, owner("a"))
+    store.record(KEY, 1, receipt())
+    store.observe(KEY, 1, view)
+    store.incident(KEY, 1, "odd", {"why": "a test"})
+    store.drop_owner(KEY, owner("a"))
+    store.close(KEY, 1, provider.JobEnd("cancelled", view=view, shards={"0": {"index": 0}}))
+    store.claim(KEY, owner("b"))
+    first, second = provider.history_of(store, KEY)
+    assert (first.n, first.receipt, first.view) == (1, receipt(), view)
+    assert first.end is not None
+    assert (first.end.outcome, first.end.shards) == ("cancelled", {"0": {"index": 0}})
+    assert list(first.owners) == [owner("a"), owner("b")]
+    assert [note["what"] for note in first.incidents] == ["odd"]
+    assert (second.n, second.receipt, second.end, second.incidents) == (2, None, None, ())
+    assert provider.history_of(store, "another key") == []

@@ -33,6 +33,7 @@ class Receipt:
     submitted_at: float | None = None
     released_at: float | None = None
     log_path: str | None = None
+    array: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -162,6 +163,19 @@ class CatalogReceipts:
             query = sa.select(submissions).where(submissions.c.closed_at.is_(None)).order_by("key")
             rows = connection.execute(query).mappings().all()
             return [_submission(row, _owners(connection, row["key"])) for row in rows]
+
+    def history(self, key: str) -> list[dict[str, Any]]:
+        """All submissions of a key, oldest first, closed ones too; for the page of a task. Owners are the key's, those that gave it up included."""
+        with self._db.read() as connection:
+            rows = connection.execute(sa.select(submissions).where(submissions.c.key == key).order_by("n")).mappings().all()
+            query = sa.select(owners.c.owner).where(owners.c.key == key).order_by("added_at", "owner_id")
+            holders = [dict(owner) for (owner,) in connection.execute(query)]
+        noted = self.incidents(key)
+        return [
+            {name: row[name] for name in ("key", "n", "receipt", "view", "end")}
+            | {"since": _epoch(row["since"]), "owners": holders, "incidents": [note for note in noted if note["n"] == row["n"]]}
+            for row in rows
+        ]
 
     def resolve(self, key: str, how: str, who: str, why: str) -> Submission:
         """A person says how an unknown end ended; the key is free again, and the ledger holds who decided.

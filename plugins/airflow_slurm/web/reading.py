@@ -15,7 +15,7 @@ from airflow_slurm.arrays import indices_of
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import POINTER_KEY
-from airflow_slurm.receipts import KeepsHistory, Owner, Record, load_store
+from airflow_slurm.receipts import KeepsHistory, Owner, Record, history_of, load_store
 from airflow_slurm.settings import configured_receipts
 from airflow_slurm.spec import task_path
 from airflow_slurm.transport import decode
@@ -76,7 +76,7 @@ def submissions_of(task: TaskKey, pointer: dict[str, Any]) -> list[Record]:
     store = load_store(path, config)
     if not isinstance(store, KeepsHistory):
         raise SlurmError(f"The receipt store {path!r} keeps no history to show.")
-    mine = [record for record in store.history(pointer["key"]) if task.owner in record.owners]
+    mine = [record for record in history_of(store, pointer["key"]) if task.owner in record.owners]
     return sorted(mine, key=lambda record: record.n, reverse=True)
 
 
