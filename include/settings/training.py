@@ -133,6 +133,8 @@ class Mixture(Settings):
 class SftSettings(OptimiserSettings):
     eval_rows: int = identity(0, ge=0)
     eval_max_new_tokens: int = identity(40, ge=1)
+    trainer: Literal["own", "trl"] = added_identity("own")
+    """Whose loop trains. `trl`: a wrapper under the same contract, for clusters whose environment holds TRL."""
     learned_turns: Literal["response", "last", "all"] = added_identity("response")
     """The assistant turns of a demonstration's response, its last one alone, or those among the prompt's turns too."""
     packing: bool = added_identity(False)
@@ -144,6 +146,14 @@ class SftSettings(OptimiserSettings):
     """By the loss on validation rows; the best state is handed on."""
     guards: LearningGuardSettings = added_identity(LearningGuardSettings())
     lora: LoraSettings | None = added_identity(None)
+
+    @model_validator(mode="after")
+    def _only_ours(self) -> "SftSettings":
+        if self.trainer != "own" and (
+            self.packing or self.length_window or self.mixture or self.early_stop or self.lora or self.zero_stage
+        ):
+            raise ValueError(f"trainer {self.trainer}: packing, length_window, mixture, early_stop, lora and zero_stage belong to our own")
+        return self
 
 
 class SamplingSettings(Settings):

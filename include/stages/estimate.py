@@ -167,9 +167,10 @@ def _ppo(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """One thing that could be chosen otherwise: hours of the devices, and what is slow then."""
+    """One thing that could be chosen otherwise: hours by the clock and of the devices, and what is slow then."""
 
     name: str
+    hours: float
     device_hours: float
     slowest: str
 
@@ -191,8 +192,8 @@ def choices(recipe: Recipe, parameters: float, hardware: Hardware) -> list[Choic
 def _choice(name: str, recipe: Recipe, parameters: float, hardware: Hardware, method: str) -> Choice:
     stages = estimate(recipe, parameters, hardware, method)
     slowest = max(stages, key=lambda stage: stage.total_s)
-    hours = math.fsum(stage.total_s for stage in stages) * hardware.devices / 3600
-    return Choice(name, hours, f"{slowest.stage}: {slowest.bottleneck}")
+    hours = math.fsum(stage.total_s for stage in stages) / 3600
+    return Choice(name, hours, hours * hardware.devices, f"{slowest.stage}: {slowest.bottleneck}")
 
 
 def rendered(recipe: Recipe, parameters: float, hardware: Hardware, method: str | None = None) -> str:
@@ -209,7 +210,10 @@ def rendered(recipe: Recipe, parameters: float, hardware: Hardware, method: str 
             f"{stage.stage:14}{stage.tokens:>10.3g}{stage.total_s / 3600:>10.3g}{stage.total_s * hardware.devices / 3600:>10.3g}"
             f"{stage.memory_gb:>11.3g}{stage.checkpoint_gb:>15.3g}{stage.checkpoint_mb_s:>9.3g}  {stage.bottleneck}{fits}"
         )
-    lines += ["", f"{'if':28}{'device-h':>10}  slow is"]
-    lines += [f"{choice.name:28}{choice.device_hours:>10.3g}  {choice.slowest}" for choice in choices(recipe, parameters, hardware)]
+    lines += ["", f"{'if':28}{'hours':>10}{'device-h':>10}  slow is"]
+    lines += [
+        f"{choice.name:28}{choice.hours:>10.3g}{choice.device_hours:>10.3g}  {choice.slowest}"
+        for choice in choices(recipe, parameters, hardware)
+    ]
     lines.append("Memory is of weights, gradients and moments, without activations. Evaluation and people's time are not in it.")
     return "\n".join(lines)

@@ -69,13 +69,18 @@ class Bench:
         extra: Mapping[str, Any] | None = None,
         tokenizer: str | None = None,
         chat_template: str | None = None,
+        program: str | None = None,
     ) -> Plan:
-        """The plan of `stage`. `extra` are identity settings that follow from earlier stages, not from the recipe."""
+        """The plan of `stage`. `extra` are identity settings that follow from earlier stages, not from the recipe.
+
+        program: another than the stage's own, which keeps to the same contract.
+        """
+        program = program or PROGRAMS[stage]
         spec = RunSpec(
             stage=stage,
-            program=PROGRAMS[stage],
+            program=program,
             inputs={name: value.identity for name, value in inputs.items()},
-            code_revision=revision(PROGRAMS[stage]),
+            code_revision=revision(program),
             config={**identity_config(settings), **(extra or {})},
             environment=self.cluster.environment(lock_digest(lock_file())).digest,
             seed=self.recipe.seed,

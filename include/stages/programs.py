@@ -57,7 +57,9 @@ def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef, others: Mappin
         inputs |= {named[name]: _data(ref) for name, ref in (others or {}).items()}
         parts = [{"input": named[part.dataset], "weight": part.weight, "max_epochs": part.max_epochs} for part in settings.mixture.parts]
         extra = {"mixture": {"parts": parts, "seed": settings.mixture.seed}}
-    return bench.plan("sft", inputs, settings, extra=extra, tokenizer=base.tokenizer, chat_template=base.chat_template)
+    program = {"own": None, "trl": "include.training.foreign.trl_sft"}[settings.trainer]
+    tokenizer, template = base.tokenizer, base.chat_template
+    return bench.plan("sft", inputs, settings, extra=extra, tokenizer=tokenizer, chat_template=template, program=program)
 
 
 def generate(bench: Bench, policy: ModelRef, prompts: DatasetRef) -> Plan:

@@ -36,6 +36,7 @@ CONFIG_KEYS = (
     *ENGINE_KEYS,
 )
 OWN_SHARE_WARNING = 0.5
+FAR_SHARE_WARNING = 0.1
 SIDES = ("train", "validation")
 
 
@@ -182,6 +183,11 @@ def _warn(job: Job, distance: Distance) -> None:
         job.warn(
             f"off-policy pairs: the reference wrote a share of {distance.own_share:.2f} of the answers; "
             f"its negative log-probability a token is {distance.nll_per_token:.2f}. Collect pairs from this reference, or expect less"
+        )
+    if distance.far_share > FAR_SHARE_WARNING:
+        job.warn(
+            f"far pairs: to a share of {distance.far_share:.2f} of the answers the reference gives less than one in twenty a token; "
+            "the policy learns to tell texts apart that it would not write"
         )
     if distance.other_tokenizer:
         job.warn(f"{distance.other_tokenizer} answers were written under another tokenizer or chat template; their texts were encoded anew")

@@ -15,6 +15,8 @@ from include.training.scoring import sum_by_row
 from include.training.token_pairs import TokenPair
 
 Scorer = Callable[..., Tensor]
+FAR_NATS = 3.0
+"""A perplexity of 20: own samples of a tuned model lie well below 1 nat a token."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +75,13 @@ class Distance:
 
     own_share: share of the answers that this very reference wrote. other_tokenizer: answers of a policy under another
     tokenizer or template (their text is encoded anew). nll_per_token: −log π_ref a token; of own samples it is the entropy.
+    far_share: share of the answers whose −log π_ref a token is above FAR_NATS: the reference would hardly write them.
     """
 
     own_share: float
     other_tokenizer: int
     nll_per_token: float
+    far_share: float = 0.0
 
     @classmethod
     def of(cls, job: Job, pairs: Sequence[TokenPair], reference: PairSums) -> "Distance":
@@ -87,7 +91,10 @@ class Distance:
         other = sum(policy is not None and (tokenizer, template) != bound for policy, tokenizer, template in written)
         tokens = sum(pair.chosen_tokens + pair.rejected_tokens for pair in pairs)
         total = float((reference.chosen.double() + reference.rejected.double()).sum())
-        return cls(own / len(written), other, -total / tokens if tokens else 0.0)
+        means = reference.per_token(pairs)
+        far = float((torch.cat([means.chosen, means.rejected]) < -FAR_NATS).double().mean())
+        return cls(own / len(written), other, -total / tokens if tokens else 0.0, far)
 
     def metrics(self) -> dict[str, float]:
-        return {"own_share": self.own_share, "other_tokenizer": float(self.other_tokenizer), "reference_nll_per_token": self.nll_per_token}
+        told = {"own_share": self.own_share, "other_tokenizer": float(self.other_tokenizer), "far_share": self.far_share}
+        return {**told, "reference_nll_per_token": self.nll_per_token}

@@ -136,3 +136,12 @@ def test_an_image_says_its_commit_and_no_key_moves(monkeypatch: pytest.MonkeyPat
     after = programs.sft(bench(), BASE, DEMONSTRATIONS)
     planning.git_commit.cache_clear()
     assert (after.spec.note["git_commit"], after.key) == ("4f0c2d", before.key)
+
+
+def test_another_trainer_is_another_program_of_the_same_stage_with_a_key_of_its_own() -> None:
+    own = programs.sft(bench(), BASE, DEMONSTRATIONS)
+    foreign = programs.sft(bench(sft=recipe("tiny").sft.model_copy(update={"trainer": "trl"})), BASE, DEMONSTRATIONS)
+    assert (own.spec.program, foreign.spec.program) == ("include.training.sft", "include.training.foreign.trl_sft")
+    assert (foreign.spec.stage, foreign.spec.config["trainer"]) == ("sft", "trl")
+    assert foreign.spec.code_revision != own.spec.code_revision
+    assert foreign.key != own.key

@@ -10,8 +10,9 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from include.domain.manifest import MANIFEST  # noqa: E402
-from tests.training.align_store import aligned_store, curve, dpo_spec, preferences, run_here, shared_root, signalled  # noqa: E402
-from tests.training.harness import Started, Store  # noqa: E402
+from include.transforms.datasets_io import SidedRow  # noqa: E402
+from tests.training.align_store import aligned_store, candidate, curve, dpo_spec, pair, preferences, run_here, shared_root, signalled  # noqa: E402
+from tests.training.harness import Started, Store, sums  # noqa: E402
 
 LORA = {"lora": {"rank": 4, "dropout": 0.1}, "learning_rate": 5e-3}
 
@@ -77,6 +78,19 @@ def test_a_policy_that_leaves_its_reference_behind_ends_the_run_under_its_name(s
     assert (done.code, done.report.summary["guard"]) == (1, "kl_exploding")
     assert "nats an answer apart" in done.report.message
     assert (done.folder / "checkpoints" / f"step-{done.report.last_step}").is_dir()
+
+
+def test_answers_that_the_reference_would_hardly_write_are_counted_and_warned_of(store: Store, adapted: Started) -> None:
+    assert adapted.report.metrics["far_share"] == 0.0
+    rows = []
+    for first, second in sums()[:16]:
+        sides = [candidate(store, "sha256:" + "0" * 64, text) for text in (f"{first} + {second} = {first + second}", "zq xv! kj? wy;")]
+        made = pair(store, first, second, sides[0], sides[1])
+        rows.append(SidedRow(made.pair_id, "train", f"{first}+{second}", "preference", made.to_json()))
+    store.dataset("far pairs", "pair", rows)
+    done = run_here(store, dpo_spec(store, data="far pairs", steps=2))
+    assert done.report.metrics["far_share"] == 0.5
+    assert any(warning.startswith("far pairs: to a share of 0.50") for warning in done.report.summary["warnings"])
 
 
 def test_a_dpo_loss_that_stays_at_ln_2_ends_the_run(store: Store) -> None:
