@@ -96,7 +96,7 @@ class _Follower:
         A hold that somebody set later looks the same in the queue, but leaves a time of eligibility; that one stays.
         """
         client = self._hub.client
-        if row is None or not row.held_by_us or client is None or not self._lifts_left:
+        if row is None or not row.held_by_us or client is None or not self._lifts_left or not self._wait.receipts:
             return
         self._lifts_left -= 1
         try:

@@ -7,10 +7,13 @@ import time
 from typing import Any
 
 import pytest
+import structlog
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from airflow_slurm.errors import InvalidSpec, JobFailedForGood, UnknownOutcome
+from airflow_slurm.following import follower_of
 from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.sensing import Found, SlurmSensorTrigger, choose
 from airflow_slurm.sensors import SlurmJobSensor
 from airflow_slurm.states import Phase
@@ -75,6 +78,24 @@ def test_how_the_wait_ends() -> None:
         resumed({"status": "timeout", "seen": ""})
     with pytest.raises(UnknownOutcome):
         resumed({"status": "unknown", "view": JobView("7").to_json()})
+
+
+class Watching:
+    """At the process edge: a cluster that may be looked at and nothing else."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a sensor asked the cluster to {name}")
+
+
+@pytest.mark.parametrize("array", [None, "0-1"])
+async def test_a_job_that_somebody_else_holds_stays_held_and_its_namesakes_stay(array: str | None) -> None:
+    wait = SlurmSensorTrigger("c1", "7", None, since=1.0, deadline=2.0)._wait_for(Found("7", "a", array))
+    hub = Hub(client=Watching())  # type: ignore[arg-type]
+    follower = follower_of(wait, hub, structlog.get_logger())
+    held = queued(JobID="7", JobArrayID="7_[0-1]" if array else "7", Reason="JobHeldUser", RestartCnt="0")
+    assert held.held_by_us
+    rows = {"7": held, "7_0": held, "7_1": held}
+    assert await follower.look(Snapshot(2.0, frozenset({"7"}), rows, doubles={"a": ["8"]})) is None
 
 
 def submitted(slurm: PrivateSlurm, *arguments: str, script: str = "sleep 2") -> str:
