@@ -56,8 +56,18 @@ def problems(asked: Asked, groups: Sequence[NodeGroup], nodes: int, whose: str, 
             yield Impossible(need.field, f"{whose} has no {need.what} a node{where}", need.nearest(before, nodes))
             return
         before = after
+    yield from _in_all(asked, before, whose)
+
+
+def _in_all(asked: Asked, groups: Sequence[NodeGroup], whose: str) -> Iterator[Impossible]:
+    """Whether all nodes together have what the job needs in all, where it leaves open on how many nodes."""
+    cpus = (asked.ntasks or 1) * (asked.cpus_per_task or 1)
+    there = sum(group.nodes * group.cpus for group in groups)
+    if cpus > there:
+        most = there // (asked.cpus_per_task or 1)
+        yield Impossible("ntasks", f"{asked.ntasks} tasks need {cpus} CPUs; {whose} has {there} for them", str(most) if most else "")
     if asked.gpus and not asked.nodes:
-        total = sum(group.nodes * _held(group, "gpu", asked.gpu_type or "") for group in before)
+        total = sum(group.nodes * _held(group, "gpu", asked.gpu_type or "") for group in groups)
         if total < asked.gpus:
             yield Impossible("gpus", f"{asked.gpus} {asked.gpu_type or 'GPUs'}; {whose} has {total} in all", str(total))
 

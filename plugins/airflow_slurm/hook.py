@@ -155,7 +155,7 @@ class SlurmHook(BaseHook):
         return config
 
     def _records(self, config: ClusterConfig) -> SiteRecords:
-        return SiteRecords.of(self.slurm_conn_id, self._target, config.site_max_age_s)
+        return SiteRecords.of(self._target, config.site_max_age_s)
 
     def _client(self, config: ClusterConfig) -> SlurmClient:
         from airflow_slurm.ssh import StrictSSH

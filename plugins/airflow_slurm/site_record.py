@@ -1,4 +1,4 @@
-"""Keeps each site's record between tasks: a JSON file a connection, with the time it was made, made anew when it is old.
+"""Keeps each site's record between tasks: a JSON file a login and cluster, with the time it was made, made anew when it is old.
 
 Tasks are processes of their own. Of many that find the record old at once, one asks the site and the others go on with
 what there is.
@@ -40,7 +40,7 @@ PROBE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class SiteRecords:
-    """The record of one connection.
+    """The record of one login at one cluster.
 
     :ivar path: its file. :ivar max_age_s: from this age on it is made anew.
     """
@@ -49,10 +49,14 @@ class SiteRecords:
     max_age_s: float = 3600.0
 
     @classmethod
-    def of(cls, conn_id: str, target: str, max_age_s: float) -> SiteRecords:
-        """Below ``$AIRFLOW_HOME/slurm_sites``. ``target``: what the connection points at; another one has another record."""
+    def of(cls, target: str, max_age_s: float) -> SiteRecords:
+        """Below ``$AIRFLOW_HOME/slurm_sites``.
+
+        :param target: login, login node and cluster. Connections to the same share a record, whatever they are called: the
+            *Test* button makes a connection of a random name each time.
+        """
         home = Path(os.environ.get("AIRFLOW_HOME") or "~/airflow").expanduser()
-        name = hashlib.sha256(f"{conn_id}\n{target}".encode()).hexdigest()[:16]
+        name = hashlib.sha256(target.encode()).hexdigest()[:16]
         return cls(home / "slurm_sites" / f"{name}.json", max_age_s)
 
     def load(self) -> Capability | None:

@@ -120,8 +120,12 @@ class JobView:
 
     def explained(self) -> str:
         """The same, with what the reason of a waiting job means and whether it goes away."""
-        words = in_words(self.reason) if self.phase is Phase.WAITING else ""
-        return self.describe() + (f": {words}" if words else "")
+        return self.describe() + (f": {self.reason_in_words}" if self.reason_in_words else "")
+
+    @property
+    def reason_in_words(self) -> str:
+        """What the reason of a waiting job means and whether it goes away; empty for a job that doesn't wait."""
+        return in_words(self.reason) if self.phase is Phase.WAITING else ""
 
     def differs(self, told: JobView) -> bool:
         """Whether a person who was told the other would want to hear of this one.

@@ -41,12 +41,25 @@ def test_the_policy_for_preemptible_jobs_is_read_from_the_form() -> None:
 
 @pytest.mark.timeout(300)  # a second Python that imports Airflow, on a machine that does other things
 def test_importing_the_operators_imports_no_ssh_library() -> None:
-    code = "import sys, airflow_slurm.operators; print([m for m in ('asyncssh', 'paramiko') if m in sys.modules])"
+    code = "import sys; from airflow_slurm import array_operator, decorators, operators, sensors; print([m for m in ('asyncssh', 'paramiko') if m in sys.modules])"
     path = os.pathsep.join([str(Path(airflow_slurm.__file__).parents[1]), *sys.path])
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True, timeout=280
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_connections_to_the_same_login_and_cluster_share_a_record_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record_of(host: str, conn_id: str, **extra: object) -> Path:
+        conn = {"conn_type": "slurm", "host": host, "login": "x", "extra": extra}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(conn))
+        records = SlurmHook(conn_id).get_conn()._records
+        assert records is not None
+        return records.path
+
+    first = record_of("login.example", "one")
+    assert record_of("login.example", "two") == first
+    assert len({first, record_of("other.example", "one"), record_of("login.example", "one", cluster="b")}) == 3
 
 
 def test_holding_requests_against_the_site_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"partition": "gpu", "mem": "40G"}, "mem: 40960 MiB a node; partition gpu allows 32000 (nearest: 32000M)"),
     ({"mem": "999G"}, "mem: partition batch has no 1022976 MiB a node (nearest: 64000 MiB a node)"),
     ({"cpus_per_task": 3}, "cpus_per_task: partition batch has no 3 CPUs a node (nearest: 2 CPUs a node)"),
+    ({"ntasks": 9}, "ntasks: 9 tasks need 9 CPUs; partition batch has 8 for them (nearest: 8)"),
+    (
+        {"ntasks": 4, "cpus_per_task": 2, "partition": "gpu", "constraint": "a100"},
+        "ntasks: 4 tasks need 8 CPUs; partition gpu has 4 for them (nearest: 2)",
+    ),
     ({"constraint": "quantum"}, "constraint: 'quantum' is a feature of no node of the partition (nearest: a100 or bigdisk or h100 or ib)"),
     ({"constraint": "a100&bigdisk"}, "constraint: no node of the partition has all of a100&bigdisk (nearest: a100&ib)"),
     ({"qos": "small", "gpus": 2}, "gpus: 2 gres/gpu a job; QOS small in partition batch allows 1 (nearest: 1)"),
