@@ -122,6 +122,7 @@ def test_a_waiting_job_shows_its_reason_and_its_estimated_start(visitor: Visitor
     submitted(kept, waiting())
     text = visitor("viewer").get(URL).text
     assert "Priority" in text
+    assert "jobs of higher priority come first; clears by itself" in text
     assert "2027-01-15 08:00:00 UTC" in text
 
 
