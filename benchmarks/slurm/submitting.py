@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=40, help="each way (default 40)")
     parser.add_argument("--at-once", type=int, default=4, help="submissions under way at a time (default 4)")
     options = parser.parse_args()
-    with private_site() as site:
+    with private_site(accounting=False) as site:
         os.environ |= {
             f"AIRFLOW_CONN_{CONN_ID.upper()}": site.connection(), "AIRFLOW_CONN_BENCH_SSH": site.connection("ssh"),
             "AIRFLOW_HOME": str(site.folder / "airflow"),

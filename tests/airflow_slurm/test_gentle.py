@@ -135,6 +135,24 @@ async def test_triggers_that_come_and_go_cost_no_more(cluster: Cluster) -> None:
     assert cluster.count("squeue", began) <= 60
 
 
+async def test_nobody_is_asked_while_nobody_waits(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = Hub()
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        assert cluster.asked == []
+        if len(slept) == 5:
+            watch(hub, cluster)
+
+    monkeypatch.setattr(poller, "asyncio", SimpleNamespace(sleep=sleep))
+    stream = snapshots("c1", hub)
+    snapshot = await anext(stream)
+    assert snapshot.asked == set(cluster.jobs)
+    assert [name for _, name in cluster.asked] == ["squeue"]
+    await stream.aclose()
+
+
 async def test_accounting_is_asked_once_in_an_interval_in_which_jobs_left(cluster: Cluster) -> None:
     hub = Hub()
     watch(hub, cluster)
