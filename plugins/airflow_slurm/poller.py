@@ -213,7 +213,8 @@ async def snapshots(slurm_conn_id: str, hub: Hub) -> AsyncGenerator[Snapshot, No
                 hub.client = client
                 await asyncio.sleep(hub.look_in_s(pace.interval_s))
                 while True:
-                    while not hub.jobs:  # Airflow starts the loop before its first trigger has said what it waits for
+                    # Airflow starts the loop before its first trigger has said what it waits for.
+                    while not hub.jobs:  # noqa: ASYNC110
                         await asyncio.sleep(0.2)
                     hub.last_look = began = time.monotonic()
                     client.allow_connects(pace.connects)
