@@ -14,7 +14,8 @@ from include.eval.bench import Bench
 from include.eval.loop import run_units
 from include.eval.measurements import means, measurements
 from include.eval.plan import Evaluation
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 
 
 def evaluate(job: Job) -> None:

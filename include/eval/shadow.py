@@ -20,7 +20,8 @@ from include.eval.latency import Served, ask, hardware
 from include.eval.loop import run_units
 from include.eval.models import load_policy, load_tokenizer
 from include.eval.observations import Reply, observe
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.transforms.datasets_io import iter_rows
 
 CANDIDATE = "candidate"

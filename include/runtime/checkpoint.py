@@ -9,9 +9,10 @@
 No pickle: whoever may write into the store cannot thereby run code. A half-written folder is named and left alone.
 """
 
+import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,31 @@ class Snapshot:
     groups: Mapping[str, Tensors]
     state: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def copied(self) -> "Snapshot":
+        """The same with tensors of its own on the CPU: what happens to the model afterwards does not touch it."""
+        groups = {group: {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()} for group, tensors in self.groups.items()}
+        return Snapshot(groups, json.loads(json.dumps(self.state)), self.files)
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints of an attempt stay: the latest, milestones every so many steps (0: none), and the newest so many
+    of those marked as best (None: all of them). The one resumed from, and other attempts', are never removed."""
+
+    keep_last: int = 2
+    keep_every_steps: int = 0
+    keep_best: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise CheckpointError(f"keep_checkpoints is {self.keep_last}: at least the latest must stay")
+
+    def leaving(self, steps: Sequence[tuple[int, bool]]) -> set[int]:
+        """Of (step, marked as best), the newest first: the steps that may go."""
+        best = [step for step, marked in steps if marked][: self.keep_best]
+        milestones = {step for step, _ in steps if self.keep_every_steps and step % self.keep_every_steps == 0}
+        return {step for step, _ in steps[self.keep_last :]} - set(best) - milestones
 
 
 @dataclass(frozen=True)
@@ -90,13 +116,14 @@ class Found:
 class CheckpointStore:
     """The checkpoints of all attempts of one key: reads any, writes and removes only in its own attempt."""
 
-    def __init__(self, attempts: Path, own: str, key: str, keep_last: int = 2) -> None:
-        if keep_last < 1:
-            raise CheckpointError(f"keep_checkpoints is {keep_last}: at least the latest must stay")
+    def __init__(
+        self, attempts: Path, own: str, key: str, retention: Retention | None = None, identity: Mapping[str, Any] | None = None
+    ) -> None:
         self.attempts = attempts
         self.own = own
         self.key = key
-        self.keep_last = keep_last
+        self.retention = retention or Retention()
+        self.identity = identity or {}
         self.in_use: Path | None = None
 
     @property
@@ -127,6 +154,12 @@ class CheckpointStore:
             raise CheckpointError(f"no checkpoint of {self.attempts} is whole ({listed}). Set fresh_start to begin again at step 0")
         return Found(None, (*damaged, *aside))
 
+    def named(self, name: str) -> Checkpoint:
+        """``<attempt>/checkpoints/step-N``, which another rank has verified."""
+        path = self.attempts / name
+        state = read_json(path / STATE)
+        return Checkpoint(path, state["step"], path.parent.parent.name, state["program"], state["random"])
+
     def at(self, step: int) -> Checkpoint:
         """A whole checkpoint of exactly this step, of any attempt, this one's first."""
         paths = [path for path in self._candidates() if checkpoint_step(path.name) == step]
@@ -152,6 +185,8 @@ class CheckpointStore:
         for name, data in snapshot.files.items():
             write_durable(aside / name, data)
         state = {"schema": "align/checkpoint-state/v1", "step": step, "random": random, "program": snapshot.state}
+        if self.identity:
+            state["identity"] = self.identity
         write_durable(aside / STATE, json_bytes(state))
         write_durable(aside / MANIFEST, json_bytes(self._manifest(aside, step, keep)))
         sync_folder(aside)
@@ -170,13 +205,23 @@ class CheckpointStore:
         if stated.get("schema") != SCHEMA:
             raise CheckpointError(f"{path / MANIFEST} has schema {stated.get('schema')!r}, expected {SCHEMA!r}")
         if stated.get("key") != self.key:
-            raise CheckpointError(f"{path} is a checkpoint of {stated.get('key')}, not of this run {self.key}")
+            raise CheckpointError(f"{path} is a checkpoint of {stated.get('key')}, not of this run {self.key}{self._difference(path)}")
         if step is None or stated.get("step") != step:
             raise CheckpointError(f"{path} says step {stated.get('step')}")
         files = tuple(FileEntry(f["path"], f["size"], f["sha256"]) for f in stated.get("files", ()))
         verify_files(Manifest("model", files), path)
         state = read_json(path / STATE)
         return Checkpoint(path, step, path.parent.parent.name, state["program"], state["random"])
+
+    def _difference(self, path: Path) -> str:
+        """In which fields the other run differs from this one, as far as it says."""
+        try:
+            theirs = read_json(path / STATE).get("identity")
+        except RuntimeFault:
+            return ""
+        if not isinstance(theirs, Mapping) or not self.identity:
+            return ""
+        return ": " + ("; ".join(differences(theirs, self.identity)) or "no field differs, so one of the two keys is wrong")
 
     def _folders(self) -> Iterator[Path]:
         for attempt in attempts_in(self.attempts):
@@ -197,19 +242,30 @@ class CheckpointStore:
         return path.relative_to(self.attempts).as_posix()
 
     def _prune(self) -> None:
-        """Keeps the latest few of this attempt, those marked to stay, and the one this attempt resumed from.
+        """Keeps what the retention keeps, and the one this attempt resumed from.
 
         Nothing is removed once a newer attempt is there: it may be reading.
         """
         own = [path for path in self._candidates() if path.parent == self.folder]
         if newer_attempt(self.attempts, self.own) is not None:
             return
-        for path in own[self.keep_last :]:
-            if path == self.in_use or read_json(path / MANIFEST).get("keep"):
-                continue
-            leaving = path.with_name(path.name + REMOVED)
-            os.rename(path, leaving)
-            shutil.rmtree(leaving)
+        marked = [(int(path.name.removeprefix("step-")), bool(read_json(path / MANIFEST).get("keep"))) for path in own]
+        going = self.retention.leaving(marked)
+        for path, (step, _) in zip(own, marked, strict=True):
+            if step in going and path != self.in_use:
+                leaving = path.with_name(path.name + REMOVED)
+                os.rename(path, leaving)
+                shutil.rmtree(leaving)
+
+
+def differences(there: Mapping[str, Any], here: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Each field of two nested mappings that is not the same, with both values."""
+    for name in sorted(set(there) | set(here)):
+        theirs, ours = there.get(name), here.get(name)
+        if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
+            yield from differences(theirs, ours, f"{where}{name}.")
+        elif json.loads(json.dumps(theirs)) != json.loads(json.dumps(ours)):
+            yield f"{where}{name} is {theirs!r} there, {ours!r} here"
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,10 @@ class Superseded(RuntimeFault):
     """A newer attempt of the same key is there: this one stops, to save time."""
 
 
+class RankDone(RuntimeFault):
+    """This rank has done its part of the work; the first rank finishes alone."""
+
+
 class GuardTripped(RuntimeFault):
     """A named guard stopped the run; the last good checkpoint stays."""
 

@@ -31,6 +31,11 @@ def verify_inputs(spec: RunSpec, placement: Placement, raw: frozenset[str] = fro
     return folders
 
 
+def input_folders(spec: RunSpec, placement: Placement) -> dict[str, Path]:
+    """The same folders, for a rank whose first rank has verified them."""
+    return {name: Path(placement.inputs[name].path) for name in spec.inputs}
+
+
 def verify_input(name: str, place: InputPlace) -> Manifest:
     """Compares a folder with its manifest, and the manifest with the digest that was asked for."""
     folder = Path(place.path)

@@ -1,48 +1,51 @@
-"""What every stage program stands on: `run_program` calls its body with a `Job`, and writes the report however it ends.
+"""One attempt of one key, as its program sees it. `include.runtime.program` runs a program with it.
 
 A program is started as ``PROGRAM --spec RUN/spec.json --placement ATTEMPT/placement.json --out ATTEMPT`` and writes
-below ATTEMPT and nowhere else. Before its body runs, the specification is read and checked against its key, every input
-is verified byte for byte, tokenizer and chat template of every model are compared, and all generators are seeded.
+below ATTEMPT and nowhere else.
 """
 
-import argparse
-import os
-import resource
+import signal
 import sys
-import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from include.domain.errors import SpecError
-from include.domain.outcomes import INTERRUPTED_EXIT_CODE, Outcome, StopReason
+from include.domain.outcomes import Outcome, StopReason
 from include.domain.spec import Placement, Report, RunSpec
 from include.runtime import rng
-from include.runtime.checkpoint import Checkpoint, CheckpointStore, Found, Snapshot
-from include.runtime.errors import GuardTripped, Interrupted, ProgressError, Superseded
-from include.runtime.files import read_json
-from include.runtime.inputs import verify_inputs
+from include.runtime.checkpoint import Checkpoint, CheckpointStore, Found, Retention, Snapshot
+from include.runtime.cost import Peaks, Resumption, furthest_step, preemption, used
+from include.runtime.errors import Interrupted, ProgressError, Superseded
 from include.runtime.outputs import Outputs
 from include.runtime.progress import Progress
-from include.runtime.report import write_report
+from include.runtime.ranks import Ranks
+from include.runtime.saving import Saver
 from include.runtime.settings import Settings
 from include.runtime.signals import StopFlag
 from include.runtime.supersede import newer_attempt
-from include.runtime.tokenizer import check_tokenizer, has_tokenizer
 
-SUPERSEDED_EXIT_CODE = 76
-FAILED_EXIT_CODE = 1
 DEFAULT_SAVE_EVERY_STEPS = 50
 DEFAULT_KEEP_CHECKPOINTS = 2
 
 
-class Job:
-    """One attempt of one key: its settings, inputs, checkpoints, figures and outputs."""
+@dataclass(frozen=True)
+class Wishes:
+    """What all ranks have settled between two steps: whether to save, and whether to stop after it."""
 
-    def __init__(self, spec: RunSpec, placement: Placement, out: Path, flag: StopFlag) -> None:
+    save: bool
+    signal: str | None
+    newer: str | None
+
+
+class Job:
+    """One attempt of one key: its settings, inputs, checkpoints, figures and outputs. On several ranks each has one."""
+
+    def __init__(self, spec: RunSpec, placement: Placement, out: Path, flag: StopFlag, ranks: Ranks | None = None) -> None:
+        self.ranks = ranks or Ranks()
         self.spec = spec
         self.placement = placement
         self.out = out
@@ -50,15 +53,21 @@ class Job:
         self.config = Settings(spec.config, "config")
         self.settings = Settings(placement.settings, "settings")
         self.inputs: dict[str, Path] = {}
-        self.progress = Progress(out)
+        self.progress = Progress(out, writes=self.ranks.main)
         self.outputs = Outputs(out / "output")
-        keep = self.settings.positive("keep_checkpoints", DEFAULT_KEEP_CHECKPOINTS)
-        self.checkpoints = CheckpointStore(out.parent, self.attempt, spec.key, keep)
+        self.checkpoints = CheckpointStore(out.parent, self.attempt, spec.key, _retention(self.settings), spec.identity)
+        self.saver = Saver(self.checkpoints, lambda step: self.progress.saved(step, self.attempt))
+        self.peaks = Peaks()
+        self.train_seconds = 0.0
         self.warnings: list[str] = []
         self.result: Report | None = None
         self._flag = flag
         self._found = Found(None)
+        self._resumption = Resumption(0, 0)
         self._save_every = self.settings.positive("save_every_steps", DEFAULT_SAVE_EVERY_STEPS)
+        self._save_every_s = 60 * self.settings.number("save_every_minutes", 0.0)
+        self._background = self.settings.flag("save_in_background", False)
+        self._saved_at = time.monotonic()
 
     @property
     def stage(self) -> str:
@@ -89,39 +98,71 @@ class Job:
         self.progress.asked_steps = steps
 
     def resume(self) -> Checkpoint | None:
-        """The newest whole checkpoint over all attempts of the key, or None for a start at step 0."""
-        self._found = self.checkpoints.find(fresh_start=self.settings.flag("fresh_start", False))
+        """The newest whole checkpoint over all attempts of the key, or None for a start at step 0; the first rank verifies it."""
+        self._found = self.checkpoints.find(fresh_start=self.settings.flag("fresh_start", False)) if self.ranks.main else Found(None)
         for item in self._found.set_aside:
             self.warn(f"checkpoint {item.name} is not used: {item.reason}")
-        checkpoint = self._found.checkpoint
-        self.progress.begin(checkpoint.step if checkpoint else 0)
-        if checkpoint:
+        found = self._found.checkpoint
+        name = self.ranks.gather(found and found.path.relative_to(self.out.parent).as_posix())[0]
+        checkpoint = found if self.ranks.main or name is None else self.checkpoints.named(name)
+        step = checkpoint.step if checkpoint else 0
+        self._resumption = Resumption(max(0, furthest_step(self.out.parent, self.attempt) - step), step)
+        self.progress.begin(step)
+        self._saved_at = time.monotonic()
+        if checkpoint and self.ranks.main:
             print(f"resuming from step {checkpoint.step} of attempt {checkpoint.attempt}", file=sys.stderr, flush=True)
         return checkpoint
 
     def restore_random(self, checkpoint: Checkpoint) -> None:
-        """Puts back the generators; call it last, when everything else is loaded."""
-        rng.restore(dict(checkpoint.random["0"]))
+        """Puts back this rank's generators; call it last, when everything else is loaded. A rank that was not there keeps its own."""
+        if (own := checkpoint.random.get(str(self.ranks.rank))) is not None:
+            rng.restore(dict(own))
 
-    def save(self, step: int, snapshot: Snapshot, *, keep: bool = False) -> Path:
-        """Writes a checkpoint of `step` steps done; `keep` protects it from retention."""
-        path = self.checkpoints.save(step, snapshot, {"0": rng.capture()}, keep=keep)
-        self.progress.saved(step, self.attempt)
-        return path
+    def save(self, step: int, snapshot: Snapshot, *, keep: bool = False, background: bool = False) -> None:
+        """Writes a checkpoint of `step` steps done; every rank calls it, the first one writes.
+
+        Args:
+            keep: protects it from retention.
+            background: return as soon as the tensors are copied. The next save, and the end of the job, wait for it.
+        """
+        started = time.monotonic()
+        random = {str(rank): state for rank, state in enumerate(self.ranks.gather(rng.capture()))}
+        if self.ranks.main:
+            self.saver.save(step, snapshot, random, keep=keep, background=background and self._background)
+        self._saved_at = time.monotonic()
+        self.saver.cost.stall_s += self._saved_at - started
+
+    def wishes(self, step: int) -> Wishes:
+        """Settles with all ranks whether to save after this step, and whether to stop."""
+        newer = newer_attempt(self.out.parent, self.attempt) if self.ranks.main else None
+        due = self.ranks.main and (
+            step % self._save_every == 0 or (self._save_every_s > 0 and time.monotonic() - self._saved_at >= self._save_every_s)
+        )
+        number = getattr(signal, self._flag.received) if self._flag.received else 0
+        save, told, is_newer = self.ranks.most(float(due), float(number), float(newer is not None))
+        name = signal.Signals(int(told)).name if told else None
+        return Wishes(bool(save) or name is not None, name, newer or ("a later one" if is_newer else None))
+
+    def obey(self, wishes: Wishes) -> None:
+        """Raises Superseded or Interrupted where that was settled; call it after saving."""
+        if wishes.newer is None and wishes.signal is None:
+            return
+        self.saver.settle()
+        if wishes.newer is not None:
+            raise Superseded(f"attempt {wishes.newer} of this key is newer than {self.attempt}")
+        raise Interrupted(f"{wishes.signal} received; stopped after step {self.progress.step}")
 
     def save_due(self, step: int) -> bool:
-        return step % self._save_every == 0 or self.stop_requested
+        return self.wishes(step).save
 
     def record(self, step: int, metrics: Mapping[str, float], tokens: int = 0) -> None:
-        """`step` steps are done; `tokens` are those of this step alone."""
+        """`step` steps are done; `tokens` are those of this step alone, over all ranks."""
+        self.saver.poll()
         self.progress.record(step, metrics, tokens)
 
     def check_stop(self) -> None:
         """Raises Interrupted or Superseded; call it between steps, after saving."""
-        if (newer := newer_attempt(self.out.parent, self.attempt)) is not None:
-            raise Superseded(f"attempt {newer} of this key is newer than {self.attempt}")
-        if self._flag:
-            raise Interrupted(f"{self._flag.received} received; stopped after step {self.progress.step}")
+        self.obey(self.wishes(self.progress.step))
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
@@ -144,6 +185,7 @@ class Job:
         Raises:
             ProgressError: nothing was done, or fewer steps than asked for without an early stop.
         """
+        self.saver.settle()
         done, asked = self.progress.step, self.progress.asked_steps
         if done <= 0 or (done < asked and stop_reason is not StopReason.EARLY_STOP):
             raise ProgressError(f"{self.stage} ended at step {done} of {asked}: what was asked for is not done")
@@ -153,12 +195,7 @@ class Job:
 
     def report(self, outcome: Outcome, reason: StopReason, **fields: Any) -> Report:
         """The report of this attempt as it stands."""
-        fields["summary"] = {
-            **fields.get("summary", {}),
-            "warnings": self.warnings,
-            "tokens": self.progress.tokens,
-            **_used(self.progress.seconds),
-        }
+        fields["summary"] = {**fields.get("summary", {}), **self._cost()}
         fields.setdefault("metrics", {})
         fields.setdefault("outputs", {})
         return Report(
@@ -181,77 +218,29 @@ class Job:
         aside = [{"name": item.name, "reason": item.reason} for item in self._found.set_aside]
         return {"attempt": checkpoint and checkpoint.attempt, "step": checkpoint.step if checkpoint else 0, "set_aside": aside}
 
-
-def _used(seconds: float) -> dict[str, float]:
-    """What the attempt took: the largest resident memory of the process, and GPU time where there is a GPU."""
-    used = {"peak_memory_bytes": float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)}
-    if torch.cuda.is_available():
-        used["gpu_seconds"] = seconds * torch.cuda.device_count()
-        used["peak_gpu_memory_bytes"] = float(torch.cuda.max_memory_allocated())
-    return used
-
-
-def run_program(stage: str, body: Callable[[Job], None], argv: Sequence[str] | None = None, raw: frozenset[str] = frozenset()) -> int:
-    """Runs a stage program to its report; gives its exit code.
-
-    Args:
-        body: does the work and ends with `job.complete`.
-        raw: inputs that are single files without a manifest, which the body verifies itself.
-    """
-    flag = StopFlag()
-    flag.install()
-    job = _open(stage, _arguments(argv), flag)
-    report, code = _attempt(job, body, raw)
-    write_report(job.out, report)
-    return code
+    def _cost(self) -> dict[str, Any]:
+        """Tokens, memory, GPU time, checkpoints, what resuming lost and spared, and whether a preemption's notice would do."""
+        steps = self.progress.step - self.progress.first_step
+        a_step = self.train_seconds / steps if steps else 0.0
+        notice = preemption(self.saver.cost, a_step, self.placement.resources)
+        if notice and not notice["fits"] and self.placement.resources.get("preemptible"):
+            self.warn(
+                f"this job is marked preemptible, but a step and a save take {notice['needed_s']} s and the site gives notice of "
+                f"{notice['notice_s']} s: what was done since the last checkpoint would be lost"
+            )
+        return {
+            "warnings": self.warnings,
+            "tokens": self.progress.tokens,
+            "tokens_per_s": self.progress.tokens / self.train_seconds if self.train_seconds else 0.0,
+            **used(self.progress.seconds, self.ranks, self.peaks),
+            "checkpoints": self.saver.cost.to_json(self.train_seconds),
+            "resumption": self._resumption.to_json(a_step),
+            **({"preemption": notice} if notice else {}),
+        }
 
 
-def _attempt(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tuple[Report, int]:
-    try:
-        job.inputs = verify_inputs(job.spec, job.placement, raw)
-        _prepare(job)
-        body(job)
-        if job.result is None:
-            raise ProgressError(f"{job.stage} returned without calling complete()")
-        return job.result, 0
-    except Interrupted as stop:
-        return job.report(Outcome.INTERRUPTED, StopReason.SIGNAL, message=str(stop)), INTERRUPTED_EXIT_CODE
-    except Superseded as stop:
-        return job.report(Outcome.INTERRUPTED, StopReason.SUPERSEDED, message=str(stop)), SUPERSEDED_EXIT_CODE
-    except GuardTripped as stop:
-        traceback.print_exc()
-        return job.report(Outcome.FAILED, StopReason.GUARD, message=str(stop), summary={"guard": stop.guard}), FAILED_EXIT_CODE
-    except Exception as error:  # noqa: BLE001 - whatever it is, the report must say so: without one the end would be unknown
-        traceback.print_exc()
-        message = f"{type(error).__name__}: {error}"
-        return job.report(Outcome.FAILED, StopReason.ERROR, message=message), FAILED_EXIT_CODE
-
-
-def _prepare(job: Job) -> None:
-    if job.stage != "base_import":
-        for name, folder in job.inputs.items():
-            if has_tokenizer(folder):
-                check_tokenizer(name, folder, job.spec.tokenizer, job.spec.chat_template)
-    threads = job.settings.integer("threads", int(os.environ.get("SLURM_CPUS_PER_TASK", "0")))
-    if threads > 0:
-        torch.set_num_threads(threads)
-    rng.seed_all(job.seed)
-    job.progress.write()
-
-
-def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="A stage program: reads a run's specification, writes below --out only.")
-    parser.add_argument("--spec", type=Path, required=True)
-    parser.add_argument("--placement", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    return parser.parse_args(argv)
-
-
-def _open(stage: str, arguments: argparse.Namespace, flag: StopFlag) -> Job:
-    spec = RunSpec.from_json(read_json(arguments.spec))
-    placement = Placement.from_json(read_json(arguments.placement))
-    if spec.stage != stage:
-        raise SpecError(f"this program runs {stage}, {arguments.spec} is of {spec.stage}")
-    if placement.key != spec.key:
-        raise SpecError(f"{arguments.placement} is of key {placement.key}, {arguments.spec} of {spec.key}")
-    return Job(spec, placement, arguments.out.resolve(), flag)
+def _retention(settings: Settings) -> Retention:
+    best = settings.integer("keep_best", 0)
+    return Retention(
+        settings.positive("keep_checkpoints", DEFAULT_KEEP_CHECKPOINTS), settings.integer("keep_every_steps", 0), best if best > 0 else None
+    )

@@ -15,10 +15,11 @@ _LEAST_SECONDS_BETWEEN_WRITES = 0.5
 
 
 class Progress:
-    """Counts steps and tokens of one attempt, and writes them where readers look."""
+    """Counts steps and tokens of one attempt, and writes them where readers look (of several ranks the first one does)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
         self.folder = folder
+        self.writes = writes
         self.started = time.monotonic()
         self.asked_steps = 0
         self.first_step = 0
@@ -41,6 +42,8 @@ class Progress:
     def record(self, step: int, metrics: Mapping[str, float], tokens: int) -> None:
         """One line more in metrics.jsonl; progress.json at most twice a second. A figure that is not finite is null."""
         self.step, self.tokens = step, self.tokens + tokens
+        if not self.writes:
+            return
         figures = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         line = {"step": step, "time": time.time(), "tokens": self.tokens, **figures}
         with open(self.folder / METRICS, "a", encoding="utf-8") as stream:
@@ -54,6 +57,8 @@ class Progress:
         self.write()
 
     def write(self) -> None:
+        if not self.writes:
+            return
         self._written = time.monotonic()
         replace_quickly(self.folder / PROGRESS, json_bytes(self.to_json()))
 

@@ -3,6 +3,7 @@
 No pickle: a checkpoint holds numbers and hexadecimal text only.
 """
 
+import hashlib
 import random
 from typing import Any
 
@@ -16,8 +17,10 @@ except ImportError:  # the programs run without it too
 _NUMPY_SEED_LIMIT = 2**32
 
 
-def seed_all(seed: int) -> None:
-    """Seeds Python, NumPy and torch (all devices) from one number."""
+def seed_all(seed: int, rank: int = 0) -> None:
+    """Seeds Python, NumPy and torch (all devices) from one number; each rank but the first has a seed of its own from it."""
+    if rank:
+        seed = int.from_bytes(hashlib.sha256(f"{seed}/rank/{rank}".encode()).digest()[:6])
     random.seed(seed)
     torch.manual_seed(seed)
     if numpy is not None:

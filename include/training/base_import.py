@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from include.runtime.inputs import verify_raw
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training.chatml import TEMPLATE
 from include.training.gguf_import import read_gguf

@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.training.dpo_program import train_dpo
 from include.training.engine_deepspeed import DeepSpeedEngine, engines
 
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
-    with engines():
+    with engines(job.ranks):
         train_dpo(job, DeepSpeedEngine)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_program("dpo", train, argv)
+    return run_program("dpo", train, argv, many_ranks=True)
 
 
 if __name__ == "__main__":

@@ -66,11 +66,12 @@ class DpoTrainer:
             self.make_reference()
         self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.pairs["train"]), self.job.seed)
-        total = sum(self.pairs["train"][i].weight for i in chosen)
-        chosen_tokens = sum(self.pairs["train"][i].chosen_tokens for i in chosen)
+        mine = self.engine.data.share(chosen)
+        weight, words = self._counts(mine)
+        total, chosen_tokens = self.engine.data.total(weight, words)
         figures: dict[str, float] = {}
         tokens = 0
-        ordered = [chosen[i] for i in by_length([self.pairs["train"][i] for i in chosen])]
+        ordered = [mine[i] for i in by_length([self.pairs["train"][i] for i in mine])]
         for part in micro_batches(ordered, self.micro_batch):
             pairs = [self.pairs["train"][i] for i in part]
             laid = lay_out(pairs, self.pad_id, self.engine.module.model).to(self.engine.device)
@@ -86,9 +87,15 @@ class DpoTrainer:
                 figures[name] = figures.get(name, 0.0) + value
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        figures = {**figures, "grad_norm": norm, "learning_rate": rate}
+        *summed, seen = self.engine.data.total(*figures.values(), tokens)
+        figures = {**dict(zip(figures, summed, strict=True)), "grad_norm": norm, "learning_rate": rate}
         self.guards.check(step + 1, figures)
-        return StepResult(figures, tokens)
+        return StepResult(figures, int(seen))
+
+    def _counts(self, rows: Sequence[int]) -> tuple[float, int]:
+        """Weight and chosen answers' tokens of training pairs."""
+        pairs = [self.pairs["train"][i] for i in rows]
+        return sum(pair.weight for pair in pairs), sum(pair.chosen_tokens for pair in pairs)
 
     def _compare(self, pairs: Sequence[TokenPair], policy: PairSums, reference: PairSums) -> PairLogProbs:
         if self.objective.averages_tokens:
@@ -167,6 +174,7 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     check_trained(engine)
     trainer = DpoTrainer(job, engine, {side: read[side][0] for side in SIDES}, pad_id_of(tokenizer))
     outcome = run_steps(job, trainer, job.config.positive("steps"))
+    engine.publish()
     distance = Distance.of(job, trainer.pairs["train"], trainer.reference["train"])
     _warn(job, distance)
     validated = trainer.look("validation", job.config.positive("eval_pairs", 64))

@@ -1,4 +1,12 @@
-"""What a trainer asks of an engine. Each engine is a module of its own, so that one's change moves no other's keys."""
+"""What a trainer asks of an engine. Each engine is a module of its own, so that one's change moves no other's keys.
+
+On several ranks a trainer keeps to four rules, and its losses do not depend on their number:
+
+1. Rows of a step: all ranks know the order, each works on ``engine.data.share(rows)``.
+2. A loss is divided by the count of the whole batch: ``engine.data.total(own count)``. Figures are sums of all ranks too.
+3. Every rank calls forward, backward and step equally often (``engine.data.most`` tells the greatest number of any).
+4. After the last step ``engine.publish()``: the module has whole weights on the first rank, the others end there.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -7,6 +15,7 @@ from typing import Any, Protocol
 import torch
 
 from include.runtime.checkpoint import Checkpoint
+from include.runtime.ranks import Ranks
 from include.runtime.settings import Settings
 
 PRECISIONS = ("fp32", "bf16_autocast")
@@ -39,9 +48,16 @@ class EngineSettings:
 
 
 class Engine(Protocol):
-    """One module with its optimiser and precision."""
+    """One module with its optimiser and precision.
 
-    module: torch.nn.Module
+    module: what computes; after `publish` the trainer's own module with whole weights.
+    data: the ranks among which the rows of a batch are shared out.
+    """
+
+    data: Ranks
+
+    @property
+    def module(self) -> torch.nn.Module: ...
 
     @property
     def device(self) -> torch.device: ...
@@ -52,13 +68,23 @@ class Engine(Protocol):
 
     def eval(self) -> None: ...
 
-    def backward(self, loss: torch.Tensor) -> None: ...
+    def backward(self, loss: torch.Tensor) -> None:
+        """Adds the gradients of `loss` to those of all ranks; nothing is divided by a number of micro-batches or ranks."""
 
-    def step(self, learning_rate: float) -> float: ...
+    def step(self, learning_rate: float) -> float:
+        """One update; gives the norm of all gradients before clipping. A loss or gradient that is not finite trips a guard on every rank."""
 
-    def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]: ...
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Whole trainable weights by name, copies on the CPU of the first rank; {} on the others. Every rank calls it."""
 
-    def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None: ...
+    def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
+        """The groups ``<prefix>.model`` and ``<prefix>.optimizer``; their tensors are on the first rank only. Every rank calls it."""
+
+    def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:
+        """Puts weights and moments back, whatever number of ranks and layout saved them."""
+
+    def publish(self) -> None:
+        """Ends training: whole weights in `module` on the first rank; raises RankDone on the others."""
 
 
 MakeEngine = Callable[[torch.nn.Module, EngineSettings], Engine]

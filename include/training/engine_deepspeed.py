@@ -1,10 +1,11 @@
-"""DeepSpeed as the engine of a trainer.
+"""DeepSpeed as the engine of a trainer, on one rank or many, ZeRO 0 to 3.
 
 Float32 parameters, with bfloat16 as autocast where asked for: DeepSpeed's own bf16 mode would build its float32 master
-from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved as named tensors, not as DeepSpeed's
-pickles, so it can be read by any engine.
+from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved as named, whole tensors, not as
+DeepSpeed's pickles, so it can be read at another stage, on another number of ranks, and by any engine.
 """
 
+import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,10 +14,13 @@ from typing import Any
 import torch
 
 from include.runtime.checkpoint import Checkpoint
-from include.runtime.errors import GuardTripped
+from include.runtime.errors import GuardTripped, RankDone
+from include.runtime.ranks import Ranks, ranks_of_environment
+from include.training import zero_state
 from include.training.engine import EngineSettings
 from include.training.errors import TrainingError
-from include.training.optimizer_state import capture_state, restore_state
+from include.training.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
+from include.training.precision import precision_context
 
 if not torch.cuda.is_available():
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -25,41 +29,43 @@ import deepspeed
 from deepspeed.accelerator import get_accelerator
 
 _NEVER = 10**9
+_BUCKET = 500_000_000
+"""Elements a gradient all-reduce takes at once, as DeepSpeed's own default."""
+
+
+_ranks = Ranks()
 
 
 @contextmanager
-def engines() -> Iterator[None]:
-    """Around everything that uses an engine: joins the process group, and leaves it in order (else some runs abort at exit)."""
-    _map_slurm()
+def engines(ranks: Ranks | None = None) -> Iterator[None]:
+    """Around everything that uses an engine; a single process joins a group of its own, and leaves it in order (else some
+    runs abort at exit).
+
+    Args:
+        ranks: those of the job; None: a single process.
+    """
+    global _ranks
+    _ranks = ranks or Ranks()
     started = not torch.distributed.is_initialized()
     if started:
+        if ranks_of_environment().count > 1:
+            raise TrainingError("several processes were started, and they have not met: run them through run_program with many_ranks")
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29500")
         backend = "nccl" if torch.cuda.is_available() else "gloo"
-        if int(os.environ["WORLD_SIZE"]) == 1:
-            torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
-        else:
-            torch.distributed.init_process_group(backend)
-        _skip_shared_memory_op()
-        deepspeed.init_distributed(dist_init_required=False)
+        torch.distributed.init_process_group(backend, store=torch.distributed.HashStore(), rank=0, world_size=1)
+    _skip_shared_memory_op()
+    deepspeed.init_distributed(dist_init_required=False)
     try:
         yield
     finally:
+        _ranks = Ranks()
         if started:
             torch.distributed.destroy_process_group()
 
 
-def _map_slurm() -> None:
-    """Slurm's names for rank and size, as torch and DeepSpeed read them (with only Slurm's, DeepSpeed looks for MPI)."""
-    pairs = {"RANK": ("SLURM_PROCID", "0"), "LOCAL_RANK": ("SLURM_LOCALID", "0"), "WORLD_SIZE": ("SLURM_STEP_NUM_TASKS", "1")}
-    for name, (source, default) in pairs.items():
-        os.environ.setdefault(name, os.environ.get(source, default))
-    if int(os.environ["WORLD_SIZE"]) > 1:
-        raise TrainingError(f"{os.environ['WORLD_SIZE']} processes were started: this version trains in one; ask for one task")
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29500")
-
-
 def _skip_shared_memory_op() -> None:
-    """Keeps DeepSpeed 0.19 from compiling its shared-memory all-reduce on the CPU: 30 s and a C++ compiler, unused by one process."""
+    """Keeps DeepSpeed 0.19 from compiling its shared-memory all-reduce on the CPU (30 s and a C++ compiler); gloo does it."""
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
     if builder is not None:
         deepspeed.ops.__compatible_ops__[builder.NAME] = False
@@ -69,30 +75,42 @@ class DeepSpeedEngine:
     """One module, its optimiser and its precision. Several may live in one process."""
 
     def __init__(self, module: torch.nn.Module, settings: EngineSettings) -> None:
-        if settings.zero_stage != 0:
-            raise TrainingError(f"zero_stage {settings.zero_stage}: one process has nothing to share out; set 0")
         self.settings = settings
-        self.module = module
-        trainable = {name: value for name, value in module.named_parameters() if value.requires_grad}
-        if not trainable:
+        self.data = _ranks
+        self._own = module
+        if not trainable(module):
             raise TrainingError("no parameter of the model can be trained")
-        self._names = trainable
+        self._inner = _split(module) if settings.zero_stage == 3 else module
+        self._names = trainable(self._inner)
+        self._finite = True
+        self._published = False
         self.optimizer = torch.optim.AdamW(
-            list(trainable.values()),
+            list(self._names.values()),
             lr=settings.learning_rate,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
             fused=True,
         )
-        self._engine, *_ = deepspeed.initialize(model=module, optimizer=self.optimizer, config=_config(settings), dist_init_required=False)
-        # One process has nothing to reduce, but DeepSpeed 0.19 would copy all gradients into one buffer and back (a fifth of a step).
-        self._engine.enable_backward_allreduce = False
+        config = _config(settings)
+        self._engine, *_ = deepspeed.initialize(model=self._inner, optimizer=self.optimizer, config=config, dist_init_required=False)
+        self._zero: Any = self._engine.optimizer if settings.zero_stage else None
+        if settings.zero_stage == 0:
+            # Reduced in `step`, before clipping. One process has nothing to reduce, but DeepSpeed 0.19 would copy all gradients into one
+            # buffer and back (a fifth of a step).
+            self._engine.enable_backward_allreduce = False
+
+    @property
+    def module(self) -> torch.nn.Module:
+        return self._own if self._published else self._inner
 
     @property
     def device(self) -> torch.device:
-        return next(self.module.parameters()).device
+        return torch.device(self._engine.device)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._published:
+            with precision_context(self.settings.precision, self.device.type):
+                return self._own(*args, **kwargs)
         return self._engine(*args, **kwargs)
 
     def train(self) -> None:
@@ -100,40 +118,104 @@ class DeepSpeedEngine:
 
     def eval(self) -> None:
         self._engine.eval()
+        self._own.eval()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Adds the gradients of `loss` as they are: nothing is divided by a number of micro-batches."""
+        """Adds the gradients of `loss` as they are: nothing is divided by a number of micro-batches or of ranks."""
         if not torch.isfinite(loss.detach()):
-            raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
-        self._engine.backward(loss, scale_wrt_gas=False)
+            if self.data.count == 1:
+                raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
+            self._finite = False  # all ranks stop together, in `step`
+        # DeepSpeed gives the mean over ranks; the sum is meant.
+        self._engine.backward(loss * self.data.count if self.data.count > 1 else loss, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> float:
         """Clips and updates; gives the norm of the gradients before clipping, and refuses one that is not finite."""
-        limit = self.settings.max_grad_norm if self.settings.max_grad_norm > 0 else float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(self._names.values(), limit))
-        if not norm < float("inf"):
-            raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
+        if self.data.most(float(not self._finite))[0]:
+            raise GuardTripped("non_finite_loss", "the loss of a micro-batch is not finite; no update was made")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        if self._zero is not None:
+            self._engine.step()
+            norm = float("inf") if self._zero.overflow else float(self._engine.get_global_grad_norm())
+            _check_norm(norm)
+            return norm
+        if self.data.count > 1:
+            self._engine.buffered_allreduce_fallback(elements_per_buffer=_BUCKET)
+        limit = self.settings.max_grad_norm if self.settings.max_grad_norm > 0 else float("inf")
+        norm = float(torch.nn.utils.clip_grad_norm_(self._names.values(), limit))
+        _check_norm(norm)
         self._engine.step()
         return norm
 
+    def weights(self) -> Mapping[str, torch.Tensor]:
+        """Whole trainable weights by name, on the CPU of the first rank."""
+        if self._zero is not None and not self._published:
+            return zero_state.gather_weights(self._zero, self._names, main=self.data.main)
+        own = trainable(self.module)
+        return {name: value.detach().to("cpu", copy=True) for name, value in own.items()} if self.data.main else {}
+
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
         """Weights and moments by parameter name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
-        return capture_state(self.module, self.optimizer, prefix)
+        if self._zero is not None:
+            return groups_of(*zero_state.gather(self._zero, self._names, main=self.data.main), prefix)
+        return capture_state(self._inner, self.optimizer, prefix) if self.data.main else groups_of({}, {}, prefix)
 
     def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:
         """Puts weights and moments back, exactly those that were saved."""
-        restore_state(checkpoint, self.module, self.optimizer, prefix)
+        if self._zero is None:
+            restore_state(checkpoint, self._inner, self.optimizer, prefix)
+        else:
+            zero_state.scatter(self._zero, self._names, *saved_state(checkpoint, set(self._names), prefix))
+
+    def publish(self) -> None:
+        """Whole weights in the trainer's own module on the first rank; the other ranks are done."""
+        if self.settings.zero_stage == 0 and self.data.count == 1:
+            return
+        whole = dict(self.weights())
+        if self.settings.zero_stage == 3:
+            whole |= zero_state.gather_frozen(self._inner, main=self.data.main)
+        if not self.data.main:
+            raise RankDone(f"rank {self.data.rank} has done its last step")
+        if self.settings.zero_stage == 3:
+            self._engine.destroy()
+            _fill(self._own, whole)
+        else:
+            for parameter in self._names.values():
+                parameter.data = parameter.data.clone()  # out of DeepSpeed's flat buffer
+        self._own.to(self.device).eval()
+        self._published = True
+
+
+def _check_norm(norm: float) -> None:
+    if not norm < float("inf"):
+        raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
+
+
+def _split(module: torch.nn.Module) -> torch.nn.Module:
+    """A twin that takes the parameters over, and that ZeRO 3 may cut up; `module` keeps its shape without weights."""
+    given = {id(value): value for value in module.parameters()}
+    twin = copy.deepcopy(module, dict(given))
+    empty = {key: torch.nn.Parameter(torch.empty_like(value, device="meta"), value.requires_grad) for key, value in given.items()}
+    for part in module.modules():
+        part._parameters = {name: value if value is None else empty[id(value)] for name, value in part._parameters.items()}
+    return twin
+
+
+def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
+    """Puts weights where `_split` took them; a tied one is filled in everywhere."""
+    whole = {id(value): torch.nn.Parameter(weights[name], value.requires_grad) for name, value in module.named_parameters()}
+    for part in module.modules():
+        part._parameters = {name: value if value is None else whole[id(value)] for name, value in part._parameters.items()}
 
 
 def _config(settings: EngineSettings) -> dict[str, Any]:
-    """DeepSpeed's configuration. Accumulation is ours: backward as often as needed, then one step."""
+    """DeepSpeed's configuration. Accumulation is ours: backward as often as needed, then one step. Stage 0 is clipped by torch."""
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "gradient_clipping": 0.0,
+        "gradient_clipping": settings.max_grad_norm if settings.zero_stage else 0.0,
         "steps_per_print": _NEVER,
         "zero_optimization": {"stage": settings.zero_stage},
         "zero_allow_untested_optimizer": True,

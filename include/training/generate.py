@@ -14,7 +14,8 @@ from include.domain.records import Candidate, Prompt, SamplingConfig, candidate_
 from include.runtime.chat import answer_text, eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.generation import Generated, Sampling, generate_batch
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.training.batching import micro_batches
 from include.training.errors import TrainingError
 from include.training.loop import StepResult, run_steps

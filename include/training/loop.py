@@ -1,4 +1,7 @@
-"""The loop of every trainer: resume, step, record, save, notice that one should stop. Reads from top to bottom."""
+"""The loop of every trainer: resume, step, record, save, notice that one should stop. Reads from top to bottom.
+
+On several ranks each runs it; what to do between two steps is settled by all together (`Job.wishes`).
+"""
 
 import time
 from collections.abc import Mapping
@@ -41,6 +44,7 @@ class LoopOutcome:
     train_seconds: float = 0.0
     save_seconds: float = 0.0
     last: Mapping[str, float] = field(default_factory=dict)
+    """save_seconds: for which training stood still, copying or waiting; the writing itself may go on behind it."""
 
     def metrics(self) -> dict[str, float]:
         """Flat figures for the report."""
@@ -76,22 +80,28 @@ def run_steps(job: Job, trainable: Trainable, total: int) -> LoopOutcome:
         started = time.monotonic()
         result = trainable.train_step(step)
         outcome.train_seconds += time.monotonic() - started
+        job.train_seconds = outcome.train_seconds
         outcome.tokens += result.tokens
         outcome.last_step, outcome.last = step + 1, result.metrics
         job.record(step + 1, result.metrics, result.tokens)
-        if result.keep or result.stop or step + 1 == total or job.save_due(step + 1):
-            _save(job, trainable, outcome, result)
+        last = result.stop is not None or step + 1 == total
+        wishes = job.wishes(step + 1)
+        if result.keep or last or wishes.save:
+            _save(job, trainable, outcome, result, background=not last)
         if result.stop is not None:
             outcome.stop_reason = result.stop
-            return outcome
-        job.check_stop()
+            break
+        job.obey(wishes)
+    job.peaks.look(job.ranks)
     return outcome
 
 
-def _save(job: Job, trainable: Trainable, outcome: LoopOutcome, result: StepResult) -> None:
+def _save(job: Job, trainable: Trainable, outcome: LoopOutcome, result: StepResult, *, background: bool) -> None:
+    """The last one is waited for: what follows the loop begins from something whole."""
     started = time.monotonic()
     snapshot = trainable.capture()
+    job.saver.cost.stall_s += time.monotonic() - started
     if result.stop is not None:
         snapshot = Snapshot(snapshot.groups, {**snapshot.state, "stop_reason": str(result.stop)}, snapshot.files)
-    job.save(outcome.last_step, snapshot, keep=result.keep)
+    job.save(outcome.last_step, snapshot, keep=result.keep, background=background)
     outcome.save_seconds += time.monotonic() - started

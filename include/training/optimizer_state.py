@@ -1,4 +1,8 @@
-"""Weights and AdamW moments as named tensors: what a checkpoint holds, whatever engine wrote it."""
+"""Weights and AdamW moments as named tensors: what a checkpoint holds, whatever engine and layout wrote it.
+
+Whole tensors by parameter name, gathered on the first rank: so the same checkpoint is read on another number of ranks, at
+another ZeRO stage, or by another engine. Frozen parameters are not in it: they come from the inputs.
+"""
 
 from collections.abc import Mapping
 
@@ -8,36 +12,48 @@ from include.runtime.checkpoint import Checkpoint
 from include.runtime.errors import CheckpointError
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
+Named = Mapping[str, torch.Tensor]
 
 
-def capture_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
-    """The groups ``<prefix>.model`` and ``<prefix>.optimizer``; a tied parameter stands once, a frozen one not at all."""
-    weights = {name: value.detach() for name, value in _trained(module).items()}
-    moments = {}
-    for name, parameter in _trained(module).items():
+def groups_of(weights: Named, moments: Named, prefix: str = "") -> dict[str, Named]:
+    """The groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
+    return {_group(prefix, "model"): weights, _group(prefix, "optimizer"): moments}
+
+
+def saved_state(checkpoint: Checkpoint, names: set[str], prefix: str = "") -> tuple[Named, Named]:
+    """Weights and moments of a checkpoint; refuses one of other parameters, naming the first."""
+    weights = checkpoint.load(_group(prefix, "model"))
+    if odd := sorted(set(weights) ^ names):
+        raise CheckpointError(f"{checkpoint.path}: parameter {odd[0]} is only in the checkpoint or only in the model")
+    return weights, checkpoint.load(_group(prefix, "optimizer"))
+
+
+def trainable(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """Name → parameter of what is learnt; a tied one stands once."""
+    return {name: value for name, value in module.named_parameters() if value.requires_grad}
+
+
+def capture_state(module: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str = "") -> dict[str, Named]:
+    """Of parameters that lie whole in this process."""
+    weights, moments = {}, {}
+    for name, parameter in trainable(module).items():
+        weights[name] = parameter.detach()
         state = optimizer.state.get(parameter, {})
         moments.update({f"{name}.{key}": torch.as_tensor(state[key]) for key in MOMENTS if key in state})
-    return {_group(prefix, "model"): weights, _group(prefix, "optimizer"): moments}
+    return groups_of(weights, moments, prefix)
 
 
 def restore_state(checkpoint: Checkpoint, module: torch.nn.Module, optimizer: torch.optim.Optimizer, prefix: str = "") -> None:
     """Puts back, bit by bit, what `capture_state` gave (the fused AdamW keeps its step counter beside the parameter)."""
-    weights = checkpoint.load(_group(prefix, "model"))
-    own = _trained(module)
-    if odd := sorted(set(weights) ^ set(own)):
-        raise CheckpointError(f"{checkpoint.path}: parameter {odd[0]} is only in the checkpoint or only in the model")
+    own = trainable(module)
+    weights, moments = saved_state(checkpoint, set(own), prefix)
     with torch.no_grad():
         for name, value in weights.items():
             own[name].copy_(value)
-    moments = checkpoint.load(_group(prefix, "optimizer"))
     for name, parameter in own.items():
         found = {key: moments[f"{name}.{key}"] for key in MOMENTS if f"{name}.{key}" in moments}
         if found:
             optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in found.items()}
-
-
-def _trained(module: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
 
 def _group(prefix: str, name: str) -> str:

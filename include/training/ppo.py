@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.training.engine_deepspeed import DeepSpeedEngine, engines
 from include.training.ppo_program import train_ppo
 

@@ -107,9 +107,10 @@ class EnsembleTrainer:
 
     def _change_to(self, index: int) -> None:
         """A new member in place of the present one; its chance comes from its own seed."""
+        rank = self.trainer.engine.data.rank
         del self.trainer
         gc.collect()
-        rng.seed_all(self.seeds[index])
+        rng.seed_all(self.seeds[index], rank)
         self.trainer = self._begin(self.seeds[index])
 
     def best_of(self, index: int, at: Callable[[int], Checkpoint]) -> Mapping[str, torch.Tensor]:

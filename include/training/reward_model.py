@@ -2,19 +2,20 @@
 
 from collections.abc import Sequence
 
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.training.engine_deepspeed import DeepSpeedEngine, engines
 from include.training.reward_program import train_reward_model
 
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
-    with engines():
+    with engines(job.ranks):
         train_reward_model(job, DeepSpeedEngine)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_program("reward_model", train, argv)
+    return run_program("reward_model", train, argv, many_ranks=True)
 
 
 if __name__ == "__main__":

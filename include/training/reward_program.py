@@ -64,13 +64,14 @@ class RewardTrainer:
         self.patience = early.positive("patience", 3)
         self.dataset = job.input_digest("preferences")
         self.best: dict[str, torch.Tensor] = {}
+        """On the first rank."""
         self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
 
     def train_step(self, step: int) -> StepResult:
         self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.train_pairs), self.seed)
-        pairs = [self.train_pairs[i] for i in chosen]
-        weight = sum(pair.weight for pair in pairs)
+        pairs = [self.train_pairs[i] for i in self.engine.data.share(chosen)]
+        weight = self.engine.data.total(sum(pair.weight for pair in pairs))[0]
         loss, right, margin, tokens = 0.0, 0.0, 0.0, 0
         for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
             chosen_P, rejected_P = self._scores(part)
@@ -78,11 +79,13 @@ class RewardTrainer:
             share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
             self.engine.backward(share)
             loss += float(share.detach())
-            right += float((chosen_P > rejected_P).sum()) / len(pairs)
-            margin += float((chosen_P - rejected_P).detach().sum()) / len(pairs)
+            right += float((chosen_P > rejected_P).sum()) / len(chosen)
+            margin += float((chosen_P - rejected_P).detach().sum()) / len(chosen)
             tokens += sum(len(pair.chosen) + len(pair.rejected) for pair in part)
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
+        loss, right, margin, seen = self.engine.data.total(loss, right, margin, tokens)
+        tokens = int(seen)
         metrics = {"loss": loss, "accuracy": right, "margin": margin, "grad_norm": norm, "learning_rate": rate}
         if (step + 1) % self.every_steps and step + 1 < self.total:
             return StepResult(metrics, tokens)
@@ -110,7 +113,7 @@ class RewardTrainer:
         seen = validation_accuracy(self.score(self.validation_pairs))
         if (seen["accuracy"], -seen["loss"]) > self.best_seen:
             self.best_step, self.best_seen, self.looks_since = step, (seen["accuracy"], -seen["loss"]), 0
-            self.best = {name: value.detach().clone() for name, value in self.engine.module.named_parameters()}
+            self.best = dict(self.engine.weights())
         else:
             self.looks_since += 1
         return {f"validation_{name}": value for name, value in seen.items()} | {"best_step": float(self.best_step)}
@@ -161,6 +164,7 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
 
     ensemble = EnsembleTrainer(begin, ensemble_seeds(job.config, job.seed))
     outcome = run_steps(job, ensemble, ensemble.total)
+    ensemble.trainer.engine.publish()
     holdout, holdout_counts = pairs_of(job, "holdout", encode)
     members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
     with job.output("measurements", "report", {"stage": job.stage}) as folder:

@@ -59,22 +59,33 @@ class SftTrainer:
     def train_step(self, step: int) -> StepResult:
         self.engine.train()
         chosen = self._examples(step)
-        items = [self.rows[i] for i in chosen]
-        learned = sum(item.trained_tokens for item in items)
+        items = [self.rows[i] for i in self.engine.data.share(chosen)]
+        learned = int(self.engine.data.total(sum(item.trained_tokens for item in items))[0])
         if learned == 0:
             raise GuardTripped("all_labels_masked", f"step {step + 1}: rows {chosen} hold no token to learn from")
         loss, tokens = 0.0, 0
-        for batch in self._batches(items):
-            if len(batch.targets) == 0:
+        for batch, weight in self._equally_many(self._batches(items)):
+            if len(batch.targets) == 0 and self.engine.data.count == 1:
                 continue
             share = -batch.scored_by(self.engine).sum() / learned
-            self.engine.backward(share)
-            loss, tokens = loss + float(share.detach()), tokens + batch.tokens
+            self.engine.backward(share if weight else share * weight)
+            loss, tokens = loss + weight * float(share.detach()), tokens + int(weight) * batch.tokens
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
+        loss, seen = self.engine.data.total(loss, tokens)
         figures = {"loss": loss, "grad_norm": norm, "learning_rate": rate, "learned_tokens": float(learned)}
         self.guards.check(step + 1, figures)
-        return self._looked(step + 1, figures, tokens)
+        return self._looked(step + 1, figures, int(seen))
+
+    def _equally_many(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
+        """Each with weight 1; a rank that has fewer repeats its last one with weight 0, as all must call the engine equally often."""
+        if self.engine.data.count == 1:
+            yield from ((batch, 1.0) for batch in batches)
+            return
+        own = list(batches)
+        missing = int(self.engine.data.most(len(own))[0]) - len(own)
+        yield from ((batch, 1.0) for batch in own)
+        yield from ((own[-1], 0.0) for _ in range(missing))
 
     def _examples(self, step: int) -> list[int]:
         if not self.length_window:
@@ -94,7 +105,7 @@ class SftTrainer:
         """With a look at validation rows where one is due, and an end where they have not got better for long enough."""
         if self.best is None or not self.best.due(step, self.steps):
             return StepResult(figures, tokens)
-        self.best.look(step, self.engine.module)
+        self.best.look(step, self.engine.module, self.engine.weights)
         seen = {**figures, "validation_loss": self.best.last, "best_step": float(self.best.step)}
         return StepResult(seen, tokens, StopReason.EARLY_STOP if self.best.done and step < self.steps else None)
 
@@ -157,6 +168,7 @@ def train_sft(job: Job, make_engine: MakeEngine) -> None:
     check_trained(engine)
     trainer = SftTrainer(job, engine, rows)
     outcome = run_steps(job, trainer, trainer.steps)
+    engine.publish()
     chosen = _use_best(job, trainer)
     after = _look(job, model, scorer, tokenizer, "after")
     exported = export_policy(job, model, lora, "base")

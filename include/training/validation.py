@@ -41,15 +41,15 @@ class BestState:
     def due(self, step: int, total: int) -> bool:
         return step % self.settings.every_steps == 0 or step == total
 
-    def look(self, step: int, module: torch.nn.Module) -> None:
-        """At the validation rows after `step` updates; chance is left as it was."""
+    def look(self, step: int, module: torch.nn.Module, weights: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """At the validation rows after `step` updates; chance is left as it was. `weights` gives copies of the whole ones."""
         state = torch.get_rng_state()
         found = self.loss_of(module)
         torch.set_rng_state(state)
         self.last = loss = float("inf") if found is None else found
         if loss < self.loss:
             self.step, self.loss, self.looks_since = step, loss, 0
-            self.weights = {name: value.detach().clone() for name, value in module.named_parameters() if value.requires_grad}
+            self.weights = dict(weights())
         else:
             self.looks_since += 1
 

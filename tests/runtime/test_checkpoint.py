@@ -8,7 +8,7 @@ import torch
 
 from include.domain.canonical import digest
 from include.runtime import rng
-from include.runtime.checkpoint import CheckpointStore, Snapshot
+from include.runtime.checkpoint import CheckpointStore, Retention, Snapshot
 from include.runtime.errors import CheckpointError
 
 KEY = digest("stage-key", {"of": "these tests"})
@@ -16,7 +16,7 @@ KEY = digest("stage-key", {"of": "these tests"})
 
 def _store(attempts: Path, own: str = "1-10.0", keep_last: int = 100, key: str = KEY) -> CheckpointStore:
     (attempts / own).mkdir(parents=True, exist_ok=True)
-    return CheckpointStore(attempts, own, key, keep_last)
+    return CheckpointStore(attempts, own, key, Retention(keep_last))
 
 
 def _save(store: CheckpointStore, *steps: int, keep: bool = False) -> None:

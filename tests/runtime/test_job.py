@@ -17,7 +17,8 @@ from include.domain.outcomes import StopReason
 from include.domain.spec import InputPlace, Placement, Report, RunSpec
 from include.runtime.checkpoint import Snapshot
 from include.runtime.errors import GuardTripped
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 
 SOME = digest("test", {"some": "thing"})

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -140,12 +141,33 @@ class Store:
         (attempt / "placement.json").write_text(json.dumps(placement.to_json()))
         return ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
 
-    def start(self, spec: RunSpec, arguments: list[str], wrapper: list[str] | None = None) -> "Forked":
-        """The program, or `wrapper` (a script and its arguments) around it, as a process of its own."""
+    def start(
+        self, spec: RunSpec, arguments: list[str], wrapper: list[str] | None = None, place: Mapping[str, str] | None = None
+    ) -> "Forked":
+        """The program, or `wrapper` (a script and its arguments) around it, as a process of its own, `place` in its environment."""
         environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
-        for name in [n for n in environment if n.startswith(("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK"))]:
+        for name in [n for n in environment if n.startswith(("SLURM_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_"))]:
             del environment[name]
-        return Forked([*(wrapper or ["-m", spec.program]), *arguments], environment, Path(arguments[-1]) / "stderr")
+        stderr = Path(arguments[-1]) / f"stderr{(place or {}).get('RANK', '0').replace('0', '')}"
+        return Forked([*(wrapper or ["-m", spec.program]), *arguments], {**environment, **(place or {})}, stderr)
+
+    def run_ranks(self, spec: RunSpec, ranks: int, n: int = 1, wrappers: Mapping[int, list[str]] | None = None, **settings: Any) -> Started:
+        """The program on several ranks; `wrappers` by rank. As srun does it, the end of one that failed ends the others."""
+        arguments = self.prepare(spec, n, 100 + n, **settings)
+        started = self.start_ranks(spec, arguments, ranks, wrappers)
+        codes = wait_for_all(started, self.timeout_s)
+        bad = next((code for code in codes if code), 0)
+        return Started(Path(arguments[-1]), codes[0] or bad, "\n".join(rank.stderr.read_text() for rank in started))
+
+    def start_ranks(
+        self, spec: RunSpec, arguments: list[str], ranks: int, wrappers: Mapping[int, list[str]] | None = None
+    ) -> list["Forked"]:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        places = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        return [self.start(spec, arguments, (wrappers or {}).get(rank), place) for rank, place in enumerate(places)]
 
     def run(self, spec: RunSpec, n: int = 1, wrapper: list[str] | None = None, **settings: Any) -> Started:
         arguments = self.prepare(spec, n, 100 + n, **settings)
@@ -200,6 +222,19 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def wait_for_all(started: list[Forked], timeout_s: float) -> list[int]:
+    """Their exit codes. When one has failed, the others have a few seconds to say so, as under srun --kill-on-bad-exit."""
+    end = time.monotonic() + timeout_s
+    while any(rank.poll() is None for rank in started):
+        if any(rank.poll() for rank in started):
+            end = min(end, time.monotonic() + 5)
+        if time.monotonic() > end:
+            for rank in started:
+                rank.kill()
+        time.sleep(0.02)
+    return [rank.returncode for rank in started]
 
 
 def demonstrations(store: Store, name: str = "demonstrations", count: int = 60) -> InputPlace:

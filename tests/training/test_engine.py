@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,10 @@ def _score(scorer: Any, batch: Batch) -> torch.Tensor:
 
 
 def _train(micro: int, steps: int = 3, settings: EngineSettings = SETTINGS) -> tuple[list[float], dict[str, torch.Tensor]]:
-    engine = DeepSpeedEngine(AnswerScorer(_model()), settings)
+    return _train_with(DeepSpeedEngine(AnswerScorer(_model()), settings), micro, steps)
+
+
+def _train_with(engine: DeepSpeedEngine, micro: int, steps: int = 3) -> tuple[list[float], dict[str, torch.Tensor]]:
     engine.train()
     items, norms = _items(), []
     learned = sum(item.trained_tokens for item in items)
@@ -62,7 +66,7 @@ def _train(micro: int, steps: int = 3, settings: EngineSettings = SETTINGS) -> t
         for part in micro_batches(items, micro):
             engine.backward(-_score(engine, collate(part, 0)).sum() / learned)
         norms.append(engine.step(1e-2))
-    return norms, {name: value.detach().clone() for name, value in engine.module.named_parameters()}
+    return norms, dict(engine.weights())
 
 
 def test_it_updates_as_plain_adamw_does() -> None:
@@ -112,18 +116,20 @@ def test_autocast_computes_in_bfloat16_and_keeps_float32_weights() -> None:
     assert {value.dtype for value in engine.module.parameters()} == {torch.float32}
 
 
-def test_after_restoring_the_next_updates_are_the_same_to_the_last_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_after_restoring_the_next_updates_are_the_same_to_the_last_bit(tmp_path: Path, stage: int) -> None:
+    settings = replace(SETTINGS, zero_stage=stage)
     (tmp_path / "1-1.0").mkdir()
     store = CheckpointStore(tmp_path, "1-1.0", "sha256:" + "0" * 64)
     batch = collate(_items(), 0)
-    engine = DeepSpeedEngine(AnswerScorer(_model()), SETTINGS)
+    engine = DeepSpeedEngine(AnswerScorer(_model()), settings)
     _update(engine, batch)
     store.save(1, Snapshot(engine.capture("actor")), {})
     _update(engine, batch)
-    other = DeepSpeedEngine(AnswerScorer(_model(seed=2)), SETTINGS)
+    other = DeepSpeedEngine(AnswerScorer(_model(seed=2)), settings)
     other.restore(store.at(1), "actor")
     _update(other, batch)
-    pairs = zip(engine.module.parameters(), other.module.parameters(), strict=True)
+    pairs = zip(engine.weights().values(), other.weights().values(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
@@ -170,9 +176,30 @@ def test_a_gradient_that_is_not_finite_is_refused_before_any_weight_moves() -> N
     assert all(torch.equal(a, b) for a, b in zip(before, engine.module.parameters(), strict=True))
 
 
-def test_what_this_version_cannot_do_is_refused_in_words() -> None:
-    with pytest.raises(TrainingError, match="zero_stage 2"):
-        DeepSpeedEngine(AnswerScorer(_model()), EngineSettings(learning_rate=1e-3, zero_stage=2))
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_zero_stage_updates_as_stage_0_but_for_rounding(stage: int) -> None:
+    norms, whole = _train(2)
+    engine = DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage))
+    found, weights = _train_with(engine, 2)
+    assert found == pytest.approx(norms, rel=1e-4)
+    assert sorted(weights) == sorted(whole)
+    assert all(torch.allclose(weights[name], whole[name], atol=2e-4) for name in whole)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_after_training_the_given_module_has_the_weights_whatever_the_stage(stage: int) -> None:
+    module = AnswerScorer(_model())
+    engine = DeepSpeedEngine(module, replace(SETTINGS, zero_stage=stage))
+    _, weights = _train_with(engine, 2)
+    engine.publish()
+    assert engine.module is module
+    assert all(torch.equal(weights[name], value) for name, value in module.named_parameters())
+    assert module.model.lm_head.weight is module.model.model.embed_tokens.weight
+    batch = collate(_items(), 0)
+    assert torch.equal(_score(engine, batch), _score(module, batch))
+
+
+def test_a_model_without_trainable_parameters_is_refused() -> None:
     frozen = AnswerScorer(_model()).requires_grad_(False)
     with pytest.raises(TrainingError, match="no parameter of the model can be trained"):
         DeepSpeedEngine(frozen, SETTINGS)

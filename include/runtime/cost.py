@@ -1,0 +1,92 @@
+"""What an attempt cost, what it lost and saved by resuming, and whether preemption would leave it time to save."""
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from include.domain.layout import AttemptName
+from include.runtime.errors import RuntimeFault
+from include.runtime.files import read_json
+from include.runtime.progress import PROGRESS
+from include.runtime.ranks import Ranks
+from include.runtime.saving import SaveCost
+from include.runtime.supersede import attempts_in
+
+REPORT = "report.json"
+
+
+@dataclass
+class Peaks:
+    """The largest memory of any rank, in bytes."""
+
+    memory: float = 0.0
+    gpu_memory: float = 0.0
+
+    def look(self, ranks: Ranks) -> None:
+        """Of all ranks; every one of them must call it."""
+        gpu = float(torch.cuda.max_memory_allocated()) if torch.cuda.is_available() else 0.0
+        self.memory, self.gpu_memory = ranks.most(float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), gpu)
+
+
+def used(seconds: float, ranks: Ranks, peaks: Peaks) -> dict[str, float]:
+    """Peak memory, and GPU time where there are GPUs: one GPU a rank, or all that a single process sees."""
+    if not peaks.memory:
+        peaks.look(Ranks())
+    figures = {"peak_memory_bytes": peaks.memory, "ranks": float(ranks.count)}
+    if torch.cuda.is_available():
+        figures["gpu_seconds"] = seconds * (ranks.count if ranks.count > 1 else torch.cuda.device_count())
+        figures["peak_gpu_memory_bytes"] = peaks.gpu_memory
+    return figures
+
+
+def furthest_step(attempts: Path, own: str) -> int:
+    """The furthest step that an earlier attempt had reached, by its progress.json; 0 without one."""
+    reached = 0
+    for attempt in attempts_in(attempts):
+        path = attempts / str(attempt) / PROGRESS
+        if str(attempt) != own and path.is_file():
+            try:
+                reached = max(reached, int(read_json(path)["step"]))
+            except (RuntimeFault, KeyError, TypeError, ValueError):
+                continue  # a progress file cut off by the machine's end tells nothing
+    return reached
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """Steps done again because they were not in the checkpoint, and steps that the checkpoint spared."""
+
+    steps_lost: int
+    steps_spared: int
+
+    def to_json(self, seconds_per_step: float) -> dict[str, float]:
+        return {
+            "steps_lost": float(self.steps_lost),
+            "steps_spared": float(self.steps_spared),
+            "seconds_lost": round(self.steps_lost * seconds_per_step, 3),
+            "seconds_spared": round(self.steps_spared * seconds_per_step, 3),
+        }
+
+
+def preemption(cost: SaveCost, seconds_per_step: float, resources: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Whether a step and a save fit into the notice that the site gives; None where that is not known."""
+    notice = resources.get("signal_lead_s")
+    if not cost.saves or not isinstance(notice, (int, float)):
+        return None
+    needed = seconds_per_step + cost.longest_s
+    return {"fits": needed <= notice, "needed_s": round(needed, 3), "notice_s": float(notice)}
+
+
+def earlier_stood_still(attempts: Path, own: str) -> str | None:
+    """The attempt before `own`, if it was interrupted without having advanced a step."""
+    mine = AttemptName.parse(own)
+    earlier = sorted(name for name in attempts_in(attempts) if mine.newer_than(name))
+    if not earlier or not (attempts / str(earlier[-1]) / REPORT).is_file():
+        return None
+    report = read_json(attempts / str(earlier[-1]) / REPORT)
+    stood = report.get("outcome") == "interrupted" and report.get("last_step") == report.get("first_step")
+    return str(earlier[-1]) if stood and report.get("stop_reason") == "signal" else None

@@ -1,0 +1,89 @@
+"""Saving while the work goes on: tensors are copied at once, a thread writes them; at most one save is under way."""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from include.runtime.checkpoint import CheckpointStore, Snapshot
+
+
+@dataclass
+class SaveCost:
+    """saves: whole ones. seconds: spent writing them, wherever. stall_s: for which the work stood still. longest_s: of one save."""
+
+    saves: int = 0
+    seconds: float = 0.0
+    stall_s: float = 0.0
+    longest_s: float = 0.0
+
+    def to_json(self, train_seconds: float) -> dict[str, float]:
+        whole = train_seconds + self.stall_s
+        share = self.stall_s / whole if whole > 0 else 0.0
+        return {
+            "saves": float(self.saves),
+            "seconds": round(self.seconds, 4),
+            "stall_s": round(self.stall_s, 4),
+            "longest_s": round(self.longest_s, 4),
+            "stall_share": round(share, 5),
+        }
+
+
+class Saver:
+    """Writes checkpoints into a store, in the caller's thread or behind its back.
+
+    Args:
+        whole: told the step of each checkpoint that is whole, always in the caller's thread.
+    """
+
+    def __init__(self, store: CheckpointStore, whole: Callable[[int], None]) -> None:
+        self.store = store
+        self.cost = SaveCost()
+        self._whole = whole
+        self._thread: threading.Thread | None = None
+        self._step = 0
+        self._error: BaseException | None = None
+
+    def save(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], *, keep: bool, background: bool) -> None:
+        """Writes one; a save that is still under way is waited for first (back-pressure)."""
+        self.settle()
+        self._step = step
+        if background:
+            copied = snapshot.copied()
+            self._thread = threading.Thread(target=self._write, args=(step, copied, random, keep), name=f"save-{step}")
+            self._thread.start()
+        else:
+            self._write(step, snapshot, random, keep)
+            self._finish()
+
+    def poll(self) -> None:
+        """Takes note of a save that has ended meanwhile; raises what it raised."""
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread.join()
+            self._thread = None
+            self._finish()
+
+    def settle(self) -> None:
+        """Waits for a save under way; raises what it raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+            self._finish()
+
+    def _write(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], keep: bool) -> None:
+        started = time.monotonic()
+        try:
+            self.store.save(step, snapshot, random, keep=keep)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller's thread must raise it
+            self._error = error
+        took = time.monotonic() - started
+        self.cost.seconds += took
+        self.cost.longest_s = max(self.cost.longest_s, took)
+
+    def _finish(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        self.cost.saves += 1
+        self._whole(self._step)
