@@ -86,7 +86,7 @@ def _attempt(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tupl
             report = _with_the_first_word(job, report)
         return report, code
     finally:
-        leave()
+        leave(job.ranks)
 
 
 def _try(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tuple[Report | None, int]:

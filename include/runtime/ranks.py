@@ -107,7 +107,7 @@ def join(ranks: Ranks) -> Ranks:
     return Ranks(ranks.rank, ranks.count, dist.new_group(backend="gloo", timeout=WAIT))
 
 
-def leave() -> None:
-    """Leaves the group in order; without it some runs abort at exit."""
-    if dist.is_available() and dist.is_initialized():
+def leave(ranks: Ranks) -> None:
+    """Leaves the group that `join` met, in order; without it some runs abort at exit."""
+    if ranks.count > 1 and dist.is_initialized():
         dist.destroy_process_group()

@@ -210,14 +210,17 @@ def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def _config(settings: EngineSettings) -> dict[str, Any]:
-    """DeepSpeed's configuration. Accumulation is ours: backward as often as needed, then one step. Stage 0 is clipped by torch."""
+    """DeepSpeed's configuration. Accumulation is ours: backward as often as needed, then one step. Stage 0 is clipped by torch.
+
+    memory_efficient_linear off: DeepSpeed would put its own `torch.nn.functional.linear` in place for the whole process, which rounds otherwise.
+    """
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "gradient_clipping": settings.max_grad_norm if settings.zero_stage else 0.0,
         "steps_per_print": _NEVER,
-        "zero_optimization": {"stage": settings.zero_stage},
+        "zero_optimization": {"stage": settings.zero_stage, "memory_efficient_linear": False},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "torch_autocast": {"enabled": settings.precision == "bf16_autocast", "dtype": "bfloat16"},
