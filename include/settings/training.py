@@ -31,7 +31,15 @@ class StageSettings(Settings):
     threads: int = placement(2, ge=1)
     log_every_steps: int = placement(1, ge=1)
     save_every_steps: int = placement(10, ge=1)
+    save_every_minutes: float = placement(0.0, ge=0)
+    """0: by steps alone; else whichever comes first."""
+    save_in_background: bool = placement(True)
+    """Training goes on while a checkpoint is written; the next save waits for it."""
     keep_checkpoints: int = placement(2, ge=1)
+    keep_every_steps: int = placement(0, ge=0)
+    """Milestones: checkpoints of these steps stay; 0: none."""
+    keep_best: int = placement(0, ge=0)
+    """Of checkpoints marked as best the newest so many stay; 0: all of them."""
 
 
 class OptimiserSettings(StageSettings):

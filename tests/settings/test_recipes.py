@@ -17,6 +17,10 @@ PLACEMENT = {
     "log_every_steps",
     "save_every_steps",
     "keep_checkpoints",
+    "keep_every_steps",
+    "keep_best",
+    "save_every_minutes",
+    "save_in_background",
     "micro_batch",
     "generation_batch",
 }
