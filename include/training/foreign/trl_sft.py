@@ -16,7 +16,8 @@ from trl import SFTConfig, SFTTrainer
 
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import GuardTripped
-from include.runtime.job import Job, run_program
+from include.runtime.job import Job
+from include.runtime.program import run_program
 from include.training.batching import rows_at
 from include.training.engine import ENGINE_KEYS, EngineSettings
 from include.training.errors import TrainingError
