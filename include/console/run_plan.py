@@ -87,8 +87,9 @@ def _datasets(opened: "Catalog", recipe: Recipe, sft: references.Checkpoint) -> 
             words = f"{recipe.reference} measures on {recipe.data.project}-{name}, which is not in the catalog: run build_dataset"
             raise FieldRefused("config", words)
         found[name] = references.dataset_ref(newest).to_json()
-    for version in opened.datasets.by_hash(sft.inputs.get("demonstrations", ""))[:1]:
-        found["demonstrations"] = references.dataset_ref(version).to_json()
+    for name in (name for name in sft.inputs if name.startswith("demonstrations")):  # of a mixture, more than one
+        for version in opened.datasets.by_hash(sft.inputs[name])[:1]:
+            found[name] = references.dataset_ref(version).to_json()
     return found
 
 

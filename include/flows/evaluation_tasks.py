@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import canonical_bytes, digest, hex_of
 from include.domain.spec import RunSpec
 from include.flows import services
-from include.flows.apart import require_suites_apart
+from include.flows.apart import mixed_in, require_suites_apart
 from include.flows.errors import FlowError, Rejected
 from include.flows.planners import bench_of, model
 from include.settings.catalogue import recipe, versioned
@@ -116,7 +116,7 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
     models["anchor"], released["anchor"] = released_model(anchor)
     suite_file = versioned("suites", found.evaluation.suites)["suites"]
     suites = {suite: datasets[item["dataset"]] for suite, item in suite_file.items()}
-    require_suites_apart(run, suites, datasets)
+    require_suites_apart(run, suites, {**datasets, **mixed_in(sft)})
     return {
         "status": "already released" if champion == digests["candidate"] else "new",
         "deployment": digests["candidate"],

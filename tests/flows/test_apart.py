@@ -23,6 +23,7 @@ from tests.data.conftest import demonstrations, jsonl, sentence
 from tests.data.labels import candidate, label, prompt
 from tests.flows.conftest import Plane
 from tests.flows.things import BASE, POLICY, REWARD, result
+from tests.stores.things import some_digest, spec
 
 WRITER = "dag:build_dataset/manual__1/data.build_datasets/1"
 
@@ -58,6 +59,19 @@ def test_a_training_row_that_says_a_suites_item_again_stops_the_evaluation(contr
     datasets["demonstrations"] = dataset(tmp_path / "more/demonstrations", "demonstration", [again], "train")
     with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: demonstrations row"):
         evaluation_tasks.wanted(run, *parts, reward, datasets)
+
+
+def test_what_a_mixture_brought_in_counts_as_trained_on(control: Plane, tmp_path: Path) -> None:
+    suites = ("word_problems", "choices", "names")
+    datasets = {name: dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout") for name in suites}
+    extra = dataset(tmp_path / "extra", "demonstration", [f"{sentence(2)} Now"], "train")
+    asked = spec("sft", inputs={"base": BASE, "demonstrations": some_digest("own"), "demonstrations_1": extra["content_hash"]})
+    services.catalog().runs.plan(asked)
+    sft = result("sft", "policy", BASE) | {"key": asked.key}
+    reward = result("reward_model", "reward_model", REWARD, "reward_model")
+    base, policy = result("base_import", "base", BASE, "base"), result("dpo", "policy", POLICY)
+    with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: extra row"):
+        evaluation_tasks.wanted(control.run(), base, sft, policy, reward, datasets)
 
 
 def test_held_out_rows_and_other_suites_are_no_training_rows(control: Plane, tmp_path: Path) -> None:
