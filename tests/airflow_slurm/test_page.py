@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -244,3 +245,21 @@ def test_the_output_of_an_array_is_asked_for_by_shard(visitor: Visitor, kept: Fi
 
 def test_the_link_of_a_task_leads_to_its_page() -> None:
     assert task_address(MINE).endswith("/slurm/dags/d/runs/manual__2026-11-29T10%3A00%3A00%2B00%3A00/tasks/t/-1")
+
+
+def test_airflow_takes_the_plugin_with_its_tab_app_and_links(airflow_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.api_fastapi.core_api.datamodels.plugins import ExternalViewResponse
+
+    from airflow_slurm import plugin
+
+    view = ExternalViewResponse.model_validate(plugin.SlurmPlugin.external_views[0])
+    assert view.destination == "task_instance"
+    href = view.href.replace("{DAG_ID}", "d").replace("{RUN_ID}", "r").replace("{TASK_ID}", "t")
+    monkeypatch.setattr("sys.argv", ["airflow", "api-server"])
+    (mounted,) = plugin._apps()
+    outer = FastAPI()
+    outer.mount(mounted["url_prefix"], mounted["app"])
+    assert TestClient(outer).get(href).status_code == 401
+    monkeypatch.setattr("sys.argv", ["airflow", "triggerer"])
+    monkeypatch.delitem(sys.modules, "airflow.api_fastapi.main", raising=False)
+    assert plugin._apps() == []
