@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all faults check unit peers stop status clean lint lock up env
+.PHONY: resume-matrix help demo test test-all faults check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -47,6 +47,9 @@ unit: ## The tests that need no service
 faults: ## Slurm provider: every accident at every point of the protocol; the table also goes to .local/faults.md
 	$(LOCAL) install --dev
 	SLURM_FAULTS_TABLE=.local/faults.md $(VENV)/python -m pytest tests/airflow_slurm/faults $(PYTEST)
+
+resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO stage, and compare the bits
+	PYTHONPATH=.:plugins $(VENV)/python -m tests.training.resume_matrix
 
 check: ## Set up what is needed, then formatting, types and imports
 	$(LOCAL) install --dev

@@ -1,0 +1,109 @@
+"""Program × ranks × ZeRO stage × moment of death: killed with SIGKILL, resumed, and compared bit by bit with a run in one go.
+
+    make resume-matrix
+
+Prints a line a cell; exits 1 when one is not exact.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from include.domain.spec import RunSpec
+from tests.training.harness import SFT, Started, Store, demonstrations, tiny_base
+
+KILL = str(Path(__file__).with_name("kill_at.py"))
+MOMENTS = {"update": (5, -1), "half-saved": (1, 0), "before-rename": (2, 0), "after-rename": (1, 0), "export": (1, 0)}
+"""Moment of `kill_at` → (at which time, on which rank; -1: the last one)."""
+INPUTS = {
+    "sft": {"base": "base", "demonstrations": "demonstrations"},
+    "reward_model": {"base": "policy", "preferences": "preferences"},
+    "dpo": {"policy": "policy", "reference": "policy", "preferences": "preferences"},
+}
+STEPS = 8
+EVERY = 3
+_COST = ("time", "tokens")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run: which program, on how many ranks, at which ZeRO stage."""
+
+    program: str
+    ranks: int
+    zero_stage: int
+
+    def spec(self, store: Store, config: dict[str, Any], salt: str) -> RunSpec:
+        return store.spec(self.program, INPUTS[self.program], {**config, "steps": STEPS, "zero_stage": self.zero_stage}, salt=salt)
+
+    def run(self, store: Store, spec: RunSpec, n: int = 1, moment: str | None = None) -> Started:
+        settings: dict[str, Any] = {"save_every_steps": EVERY, "save_in_background": True, "micro_batch": 4}
+        if moment is None:
+            return store.run_ranks(spec, self.ranks, n, **settings)
+        number, rank = MOMENTS[moment]
+        wrapper = [KILL, spec.program, moment, str(number)]
+        return store.run_ranks(spec, self.ranks, n, {rank % self.ranks: wrapper}, **settings)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """exact: the same losses after the resumption, and the same bytes of all outputs."""
+
+    moment: str
+    resumed_at: int
+    exact: bool
+
+
+def figures(started: Started, after: int = 0) -> list[dict[str, Any]]:
+    """What was recorded after step `after`, without the clock."""
+    path = started.folder / "metrics.jsonl"
+    lines = started.lines if path.exists() else []
+    return [{k: v for k, v in line.items() if k not in _COST} for line in lines if line["step"] > after]
+
+
+def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[str, ...] = tuple(MOMENTS)) -> Iterator[Outcome]:
+    """Each moment of one cell against a run in one go.
+
+    Raises:
+        AssertionError: a run that should have died did not, or one that should have ended well did not.
+    """
+    name = f"{cell.program} {cell.ranks} {cell.zero_stage}"
+    whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
+    assert whole.code == 0, whole.stderr
+    for moment in moments:
+        spec = cell.spec(store, config, f"{name} {moment}")
+        first = cell.run(store, spec, 1, moment)
+        assert first.code != 0, f"{name}: nothing died at {moment}"
+        second = cell.run(store, spec, 2)
+        assert second.code == 0, second.stderr
+        at = second.report.first_step
+        same = figures(second) == figures(whole, at) and second.report.outputs == whole.report.outputs
+        yield Outcome(moment, at, same)
+
+
+def main() -> int:
+    from tests.training import align_store
+
+    store = Store(Path(tempfile.mkdtemp(prefix="resume-matrix-")))
+    tiny_base(store)
+    demonstrations(store)
+    store.artifact("policy", Path(store.places["base"].path))
+    align_store.preferences(store, "preferences")
+    configs = {"sft": {**SFT, "eval_rows": 0}, "reward_model": align_store.REWARD, "dpo": align_store.DPO}
+    bad = 0
+    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'killed at':15}{'resumed at step':17}exact")
+    for program, ranks, stage in product(configs, (1, 2), (0, 1, 2, 3)):
+        for seen in outcomes(store, Cell(program, ranks, stage), configs[program]):
+            bad += not seen.exact
+            word = "yes" if seen.exact else "NO"
+            print(f"{program:14}{'deepspeed':11}{ranks:<6}{stage:<6}{seen.moment:15}{seen.resumed_at:<17}{word}", flush=True)
+    print("all exact" if not bad else f"{bad} not exact")
+    return int(bad > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""Several ranks: the same losses as one, exact after a death, and stopped together. The whole table: make resume-matrix."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from include.domain.errors import SpecError
+from include.runtime.ranks import Ranks
+from tests.training.harness import SFT, Started, Store, wait_for_all
+from tests.training.resume_matrix import Cell, outcomes
+
+QUICK = {**SFT, "eval_rows": 0}
+
+
+def _losses(started: Started) -> list[float]:
+    assert started.code == 0, started.stderr
+    return [line["loss"] for line in started.lines]
+
+
+@pytest.mark.parametrize("stage", [0, 3])
+def test_after_a_death_two_ranks_go_on_to_the_same_bits(store: Store, stage: int) -> None:
+    seen = list(outcomes(store, Cell("sft", 2, stage), QUICK, ("update", "before-rename")))
+    assert [(outcome.moment, outcome.exact) for outcome in seen] == [("update", True), ("before-rename", True)]
+
+
+def test_another_number_of_ranks_goes_on_from_the_same_checkpoint_with_the_losses_of_one(store: Store) -> None:
+    one, two = Cell("sft", 1, 2), Cell("sft", 2, 2)
+    whole = one.run(store, one.spec(store, QUICK, "one rank, in one go"))
+    spec = one.spec(store, QUICK, "one rank, then two")
+    one.run(store, spec, 1, "after-rename")
+    second = two.run(store, spec, 2)
+    assert second.report.first_step == 3
+    assert _losses(second) == pytest.approx(_losses(whole)[3:], rel=1e-5)
+    assert [line["learning_rate"] for line in second.lines] == [line["learning_rate"] for line in whole.lines][3:]
+    assert second.report.summary["ranks"] == 2
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step_with_a_checkpoint(store: Store) -> None:
+    spec = Cell("sft", 2, 1).spec(store, QUICK, "signalled on two ranks")
+    arguments = store.prepare(spec, 1, save_every_steps=100)
+    slow = [str(Path(__file__).with_name("slow_steps.py")), spec.program]
+    started = store.start_ranks(spec, arguments, 2, {0: slow, 1: slow})
+    folder = Path(arguments[-1])
+    end = time.monotonic() + 60
+    while not (folder / "metrics.jsonl").exists() and time.monotonic() < end:
+        time.sleep(0.02)
+    started[1].send_signal(signal.SIGUSR1)
+    assert wait_for_all(started, 60) == [75, 75]
+    stopped = Started(folder, 75, "")
+    assert (stopped.report.outcome, stopped.report.stop_reason) == ("interrupted", "signal")
+    saved = [path.name for path in (folder / "checkpoints").iterdir()]
+    assert saved == [f"step-{stopped.report.last_step}"]
+
+
+def test_a_batch_that_the_ranks_cannot_share_equally_is_refused_by_all(store: Store) -> None:
+    spec = store.spec("sft", {"base": "base", "demonstrations": "demonstrations"}, {**QUICK, "global_batch": 7})
+    refused = store.run_ranks(spec, 2)
+    assert refused.code == 1
+    assert "a batch of 7 cannot be shared equally by 2 ranks" in refused.report.message
+    assert json.loads((refused.folder / "rank-1.json").read_text())["rank"] == 1
+
+
+def test_shares_are_equal_and_in_order() -> None:
+    assert [list(Ranks(rank, 2).share([5, 6, 7, 8])) for rank in (0, 1)] == [[5, 6], [7, 8]]
+    with pytest.raises(SpecError, match="cannot be shared"):
+        Ranks(0, 2).share([])
