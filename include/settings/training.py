@@ -255,6 +255,16 @@ class PpoGuards(Settings):
     hacking_quality: float = added_identity(0.2, gt=0)
 
 
+class PpoLag(Settings):
+    """How old answers may be that a generator in a process of its own writes; see `include.training.ppo_settings`."""
+
+    limit: int = Field(1, ge=0)
+    ahead: int = Field(1, ge=0)
+    too_old: Literal["drop", "weight"] = "drop"
+    weight_cap: float = Field(2.0, ge=1)
+    wait_s: float = Field(600.0, gt=0)
+
+
 class PpoSettings(StageSettings):
     iterations: int = identity(ge=1)
     prompts_per_iteration: int = identity(ge=1)
@@ -283,6 +293,9 @@ class PpoSettings(StageSettings):
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     ratio_tolerance: float = identity(1e-4, gt=0)
     guards: PpoGuards = identity(PpoGuards())
+    generation: Literal["in_process", "own_process"] = added_identity("in_process")
+    """own_process: a generator beside the trainer, which draws the next answers while the trainer learns from the last."""
+    lag: PpoLag = added_identity(PpoLag())
     eval_rows: int = added_identity(0, ge=0)
     """So many validation prompts are answered before and after; 0: none."""
     micro_batch: int = placement(8, ge=1)

@@ -1,6 +1,5 @@
 """One iteration's rollouts: prompts → answers of the present actor → scores → records on disk, complete or not at all."""
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.domain.records import Prompt, Rollout
-from include.runtime.chat import answer_text, eos_ids, prompt_ids
-from include.runtime.generation import Sampling, generate_batch
+from include.runtime.chat import answer_text, prompt_ids
 from include.runtime.job import Job
-from include.training.batching import rows_at
 from include.training.errors import TrainingError
 from include.training.ppo_batch import Sampled
+from include.training.ppo_draw import Drawn
 from include.training.ppo_settings import PpoSettings
 from include.training.precision import precision_context
 from include.training.reward_scoring import Answer, RewardScorer, Scored
@@ -27,6 +25,9 @@ class Collected:
     sampled: Sequence[Sampled]
     texts: Sequence[str]
     scored: Sequence[Scored]
+    lags: Sequence[int]
+    step: int
+    """The version of the trainer that uses it."""
 
     @property
     def counted(self) -> list[bool]:
@@ -38,63 +39,42 @@ class Collected:
 
 
 class Collector:
-    """Draws answers from the actor and scores them."""
+    """Has answers drawn, scores them, and writes them down."""
 
-    def __init__(self, job: Job, settings: PpoSettings, tokenizer: Any, scorer: RewardScorer, prompts: Sequence[Prompt]) -> None:
+    def __init__(
+        self, job: Job, settings: PpoSettings, tokenizer: Any, scorer: RewardScorer, encoded: Mapping[str, tuple[Prompt, Sequence[int]]]
+    ) -> None:
+        """`encoded`: prompts and their tokens, by prompt_id, in their order."""
         self.job = job
         self.settings = settings
         self.tokenizer = tokenizer
         self.scorer = scorer
-        self.prompts = prompts
-        self.encoded = [tuple(prompt_ids(tokenizer, p.messages, p.tools)) for p in prompts]
+        self.prompts = [prompt for prompt, _ in encoded.values()]
         self.log = RolloutLog(job.out.parent, job.attempt)
-        self._rows = job.settings.positive("generation_batch", 64)
 
-    def collect(self, step: int, actor: Any, updates: int) -> Collected:
-        """The batch of iteration `step` (from 0) and its shard on disk. `actor` is the plain model, in eval mode.
-
-        `updates`: optimiser steps behind the actor; its published version is the iteration it was made in.
-        """
-        rows = rows_at(step, self.settings.prompts_per_iteration, len(self.prompts), self.job.seed)
-        seeds = [answer_seed(self.job.seed, step, index) for index in range(len(rows))]
-        sampling = Sampling(self.settings.temperature, max_new_tokens=self.settings.max_new_tokens)
+    def collect(self, step: int, drawn: Drawn) -> Collected:
+        """The batch of iteration `step` (from 0) and its shard on disk."""
+        texts = [answer_text(self.tokenizer, answer.tokens) for answer in drawn.answers]
         with precision_context(self.settings.precision):
-            generated = generate_batch(
-                actor,
-                [self.encoded[row] for row in rows],
-                sampling,
-                seeds,
-                stop_ids=eos_ids(self.tokenizer),
-                return_log_probs=True,
-                max_rows=self._rows,
-            )
-            sampled = [
-                Sampled(self.encoded[row], tuple(g.tokens), tuple(g.log_probs or ()), g.finish_reason)
-                for row, g in zip(rows, generated, strict=True)
-            ]
-            texts = [answer_text(self.tokenizer, answer.tokens) for answer in sampled]
             scored = self.scorer.score(
                 [
                     Answer(self.prompts[row], answer.sequence, len(answer.tokens), text)
-                    for row, answer, text in zip(rows, sampled, texts, strict=True)
+                    for row, answer, text in zip(drawn.rows, drawn.answers, texts, strict=True)
                 ]
             )
-        batch = Collected(sampled, texts, scored)
-        self.log.write(step + 1, step, self._records(step, rows, batch, updates), self.settings.prompts_per_iteration)
+        batch = Collected(drawn.answers, texts, scored, [step - version for version in drawn.versions], step)
+        self.log.write(step + 1, step, self._records(step, drawn, batch), self.settings.prompts_per_iteration)
         return batch
 
-    def _records(self, step: int, rows: Sequence[int], batch: Collected, updates: int) -> list[Written]:
-        actor = {"run_key": self.job.spec.key, "attempt": self.job.attempt, "published_version": step, "step": updates}
-        if not updates:
-            actor["digest"] = self.job.input_digest("policy")
+    def _records(self, step: int, drawn: Drawn, batch: Collected) -> list[Written]:
         made = datetime.now(UTC).isoformat(timespec="milliseconds")
         rewards = tuple(self.job.input_digest(member.name) for member in self.scorer.members)
         written = []
-        for index, (row, answer, text, scored) in enumerate(zip(rows, batch.sampled, batch.texts, batch.scored, strict=True)):
+        for index, (row, answer, text, scored) in enumerate(zip(drawn.rows, batch.sampled, batch.texts, batch.scored, strict=True)):
             rollout = Rollout(
                 rollout_id="",
                 prompt_id=self.prompts[row].prompt_id,
-                actor_checkpoint=actor,
+                actor_checkpoint=self._actor(drawn.versions[index], drawn.updates[index]),
                 reference_checkpoint=self.job.input_digest("reference"),
                 reward_model_checkpoint=rewards,
                 tokens=answer.tokens,
@@ -105,10 +85,15 @@ class Collector:
             written.append(Written(with_id(rollout, step + 1, index), answer.finish_reason, text, scored.missing))
         return written
 
+    def _actor(self, version: int, updates: int) -> dict[str, Any]:
+        """Which actor wrote an answer: its published version (the iterations behind it) and its optimiser steps."""
+        actor = {"run_key": self.job.spec.key, "attempt": self.job.attempt, "published_version": version, "step": updates}
+        return actor if updates else {**actor, "digest": self.job.input_digest("policy")}
 
-def answer_seed(seed: int, step: int, index: int) -> int:
-    """The seed of one answer: a function of the run's seed, the iteration and its place, and of nothing else."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{step}/{index}".encode()).digest()[:7], "big")
+
+def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> dict[str, tuple[Prompt, tuple[int, ...]]]:
+    """prompt_id → prompt and its tokens, in the order given."""
+    return {p.prompt_id: (p, tuple(prompt_ids(tokenizer, p.messages, p.tools))) for p in prompts}
 
 
 def check_lengths(prompts: Mapping[str, Sequence[int]], settings: PpoSettings) -> None:
@@ -133,6 +118,8 @@ def batch_figures(batch: Collected, settings: PpoSettings) -> dict[str, float]:
         "answer_tokens": _mean(lengths),
         "cut_share": _mean([answer.finish_reason == "length" for answer in batch.sampled]),
         "distinct_share": len(set(batch.texts)) / len(batch.texts),
+        "policy_lag": _mean(batch.lags),
+        "policy_lag_max": float(max(batch.lags)),
     }
     if decided:
         figures["verified_share"] = _mean(decided)

@@ -79,6 +79,12 @@ def value_losses(new_BT: Tensor, old_BT: Tensor, return_BT: Tensor, clip: float)
     return 0.5 * torch.maximum((new_BT - return_BT) ** 2, (near_BT - return_BT) ** 2)
 
 
+def truncated_weights(now_BT: Tensor, sampler_BT: Tensor, cap_B: Tensor) -> Tensor:
+    """min(π_now / μ, cap) of each token, μ being the actor that drew it. Truncated importance sampling (Ionides 2008), as decoupled PPO
+    weighs its loss with (Hilton et al. 2022)."""
+    return torch.minimum((now_BT - sampler_BT).exp(), cap_B[:, None])
+
+
 def clipped_share(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor, clip: float) -> Tensor:
     """Share of tokens whose ratio is outside 1 ± clip."""
     return masked_mean((((new_BT - old_BT).exp() - 1).abs() > clip).to(mask_BT.dtype), mask_BT)

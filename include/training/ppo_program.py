@@ -1,4 +1,4 @@
-"""PPO: actor, frozen reference, frozen reward model, critic; in one process, so that the policy lag is 0.
+"""PPO: actor, frozen reference, frozen reward model, critic; in one process, so that the policy lag is 0, or beside a generator.
 
 An iteration: prompts → rollouts → scores → KL against the reference → values → advantages → update of actor and critic.
 Differences from the papers: the KL penalty is per token and its controller steps by a factor (not proportionally);
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from include.domain.records import Prompt
-from include.runtime.chat import prompt_ids
+from include.runtime.chat import eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
@@ -23,11 +23,14 @@ from include.training.guards import BatchFigures, Guards, GuardStop
 from include.training.heldout import answer_check
 from include.training.loop import StepResult, run_steps
 from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.ppo_ages import Ages
 from include.training.ppo_batch import Plan, answer_mask, sampler_log_probs
 from include.training.ppo_checks import check_models, check_same_sequence, freeze
-from include.training.ppo_collect import Collected, Collector, batch_figures, check_lengths
+from include.training.ppo_collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
+from include.training.ppo_draw import DrawSettings
 from include.training.ppo_math import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
 from include.training.ppo_settings import PpoSettings, guard_limits, kl_controller
+from include.training.ppo_sources import AnswerSource, answer_source
 from include.training.ppo_update import Learner, Lesson, Looked, critic_quality
 from include.training.reward_head import Critic, load_reward_model
 from include.training.reward_scoring import Member, RewardScorer, usable_prompts
@@ -40,8 +43,9 @@ QUANTILES = (0.05, 0.5, 0.95)
 class PpoTrainer:
     """A step is an iteration. State: both engines, KL controller, normalisers, guards' history, rollouts so far."""
 
-    def __init__(self, job: Job, learner: Learner, collector: Collector, pad_id: int) -> None:
+    def __init__(self, job: Job, learner: Learner, collector: Collector, source: AnswerSource, pad_id: int) -> None:
         self.job = job
+        self.source = source
         self.settings = learner.settings
         self.learner = learner
         self.collector = collector
@@ -50,18 +54,22 @@ class PpoTrainer:
         self.guards = Guards(guard_limits(job.config), self.kl.target)
         self.micro_batch = job.settings.positive("micro_batch", self.settings.minibatch)
         self.updates = 0
+        self.ages = Ages(job.input("policy"), self.settings, source)
 
     def train_step(self, step: int) -> StepResult:
         self._modes(training=False)
-        batch = self.collector.collect(step, self.learner.actor.module.model, self.updates)
-        figures = batch_figures(batch, self.settings)
+        actor = self.learner.actor.module.model
+        drawn = self.source.draw(step, actor, self.updates)
+        batch = self.collector.collect(step, drawn)
+        figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
         self.guards.check_rewards(batch.missing, len(batch.scored))
         plan = Plan.of(batch.sampled, self.settings.minibatch, self.micro_batch, self.pad_id, self.job.seed + step)
         lesson, told = self._lesson(batch, plan)
         self._modes(training=True)
         learnt = self.learner.update(plan, lesson, lambda gap: self._first(gap, figures))
         self.updates += self.settings.epochs * len(plan.minibatches)
-        figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "policy_lag": 0.0, "value_explained": critic_quality(lesson)}
+        self.source.published(step + 1, actor, self.updates)
+        figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "value_explained": critic_quality(lesson)}
         self._guard(step, figures)
         figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
         return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled))
@@ -71,6 +79,9 @@ class PpoTrainer:
         settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
         looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
         self._check_sampler(batch, looked, mask_BT)
+        weight_BT, aged = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
+        if settings.precision == "fp32":
+            self.guards.check_first_ratio(aged.get("behaviour_ratio_gap", 0.0), settings.ratio_tolerance)
         ratio_BT = (looked.old_BT - looked.reference_BT) * mask_BT
         score_B = torch.tensor([0.0 if scored.missing else scored.score for scored in batch.scored])
         reward_BT = token_rewards(score_B, ratio_BT, mask_BT, self.kl.coefficient)
@@ -79,15 +90,17 @@ class PpoTrainer:
         told = {
             "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
             "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
+            **aged,
             **_quantiles("score", score_B[mask_BT.any(1)]),
             **_quantiles("kl", ratio_BT.sum(1)[mask_BT.any(1)]),
             **_quantiles("advantage", seen.advantage_BT[mask_BT > 0]),
         }
-        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT), told
+        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weight_BT), told
 
     def _check_sampler(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor) -> None:
-        """In float32 the trainer must find the very log-probabilities with which the sampler drew."""
-        self.sampler_gap = largest_ratio_gap(looked.old_BT, sampler_log_probs(batch.sampled), mask_BT)
+        """In float32 the trainer must find the very log-probabilities with which the sampler drew; at lag 0 they are the present ones."""
+        own_BT = mask_BT * (torch.tensor(batch.lags) == 0)[:, None]
+        self.sampler_gap = largest_ratio_gap(looked.old_BT, sampler_log_probs(batch.sampled), own_BT)
         if self.settings.precision == "fp32":
             self.guards.check_first_ratio(self.sampler_gap, self.settings.ratio_tolerance)
 
@@ -125,6 +138,7 @@ class PpoTrainer:
             "normalisers": self.collector.scorer.state(),
             "rollouts": self.collector.log.state(),
             "updates": self.updates,
+            "ages": self.ages.state(),
             "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
         }
         return Snapshot(groups, state)
@@ -140,6 +154,7 @@ class PpoTrainer:
         self.collector.scorer.load_state(checkpoint.state["normalisers"])
         self.collector.log.load_state(checkpoint.state["rollouts"])
         self.updates = checkpoint.state["updates"]
+        self.ages.load_state(checkpoint.state["ages"])
 
 
 def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
@@ -157,12 +172,23 @@ def train_ppo(job: Job, make_engine: MakeEngine) -> None:
     actor, members, learner = _models(job, settings, make_engine)
     pad_id = pad_id_of(tokenizer)
     rows = job.settings.positive("micro_batch", settings.minibatch)
-    collector = Collector(job, settings, tokenizer, RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows), prompts)
-    check_lengths({p.prompt_id: ids for p, ids in zip(prompts, collector.encoded, strict=True)}, settings)
+    encoded = encode_prompts(tokenizer, prompts)
+    collector = Collector(job, settings, tokenizer, RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows), encoded)
+    check_lengths({prompt_id: ids for prompt_id, (_, ids) in encoded.items()}, settings)
     check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
     before = _answers(job, actor, tokenizer, "before")
-    trainer = PpoTrainer(job, learner, collector, pad_id)
-    outcome = run_steps(job, trainer, settings.iterations)
+    draws = DrawSettings(
+        seed=job.seed,
+        prompts_per_iteration=settings.prompts_per_iteration,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_new_tokens,
+        precision=settings.precision,
+        stop_ids=tuple(sorted(eos_ids(tokenizer))),
+        portion=job.settings.positive("generation_batch", 64),
+    )
+    with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
+        trainer = PpoTrainer(job, learner, collector, source, pad_id)
+        outcome = run_steps(job, trainer, settings.iterations)
     after = _answers(job, actor, tokenizer, "after")
     with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
         save_model(actor, job.input("policy"), folder)
@@ -173,6 +199,7 @@ def train_ppo(job: Job, make_engine: MakeEngine) -> None:
         **outcome.metrics(),
         **{f"rollouts_{k}": v for k, v in counts.items()},
         "kl_coefficient": trainer.kl.coefficient,
+        **trainer.ages.totals(),
         **before,
         **after,
     }

@@ -36,6 +36,8 @@ KEYS = [
     "ratio_tolerance",
     "guards",
     "eval_rows",
+    "generation",
+    "lag",
 ]
 COMBINE = ("mean", "minimum")
 
@@ -66,6 +68,43 @@ class RewardMix:
 
 
 @dataclass(frozen=True)
+class LagSettings:
+    """A generator beside the trainer, and how old its answers may be.
+
+    limit: published versions between the actor that wrote an answer and the trainer's at use.
+    ahead: iterations the generator may be ahead of the newest weights; above `limit`, answers too old are made.
+    too_old: drop (and draw again), or weight: keep, and weigh less.
+    weight_cap: truncation of the importance weight π/μ of each token at lag > 0; past the limit it is truncated at 1.
+    wait_s: so long the trainer waits for the next portion before it draws the rest itself.
+    """
+
+    limit: int
+    ahead: int
+    too_old: str
+    weight_cap: float
+    wait_s: float
+
+    @classmethod
+    def of(cls, config: Settings) -> "LagSettings | None":
+        """None where the trainer draws its own answers (config.generation in_process)."""
+        section = config.section("lag", {})
+        section.only("limit", "ahead", "too_old", "weight_cap", "wait_s")
+        if config.text("generation", ("in_process", "own_process"), "in_process") == "in_process":
+            return None
+        limit = section.integer("limit", 1)
+        lag = cls(
+            limit,
+            section.integer("ahead", limit),
+            section.text("too_old", ("drop", "weight"), "drop"),
+            section.number("weight_cap", 2.0),
+            section.number("wait_s", 600.0),
+        )
+        if lag.limit < 0 or lag.ahead < 0 or lag.weight_cap < 1 or lag.wait_s <= 0:
+            raise SpecError(f"config.lag: limit and ahead must not be below 0, weight_cap at least 1, wait_s above 0: {lag}")
+        return lag
+
+
+@dataclass(frozen=True)
 class PpoSettings:
     """One iteration: prompts_per_iteration answers, `epochs` passes over them in minibatches of `minibatch` answers."""
 
@@ -88,6 +127,7 @@ class PpoSettings:
     attention: str
     ratio_tolerance: float
     reward: RewardMix
+    lag: LagSettings | None = None
 
     @classmethod
     def of(cls, config: Settings) -> "PpoSettings":
@@ -112,6 +152,7 @@ class PpoSettings:
             attention=config.text("attention", ("sdpa", "eager"), "sdpa"),
             ratio_tolerance=config.number("ratio_tolerance", 1e-4),
             reward=RewardMix.of(config.section("reward", {})),
+            lag=LagSettings.of(config),
         )
         if settings.temperature <= 0:
             raise SpecError(f"config.temperature is {settings.temperature}: PPO samples, so it must be above 0")

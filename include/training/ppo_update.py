@@ -32,6 +32,8 @@ class Lesson:
     advantage_BT: Tensor
     return_BT: Tensor
     mask_BT: Tensor
+    weight_BT: Tensor | None = None
+    """Importance weights of answers by an earlier actor; None: all were drawn by this one."""
 
 
 @dataclass
@@ -73,6 +75,15 @@ class Learner:
                 reference[micro.cells] = self._log_probs(self.reference, micro)
         return Looked(old, reference, value)
 
+    @torch.no_grad()
+    def log_probs_of(self, model: Any, plan: Plan, shape: tuple[int, int]) -> Tensor:
+        """B × T: the log-probabilities of every answer token under another actor, in the same micro-batches."""
+        found = torch.zeros(shape)
+        for micro in plan:
+            with precision_context(self.settings.precision):
+                found[micro.cells] = self._log_probs(model, micro)
+        return found
+
     def update(self, plan: Plan, lesson: Lesson, check_first: Callable[[float], None]) -> dict[str, float]:
         """`epochs` passes over the plan. `check_first` gets the largest |ratio − 1| of the first minibatch before its step."""
         figures, first = Figures(), True
@@ -95,7 +106,10 @@ class Learner:
         old, mask, advantage = lesson.old_BT[micro.cells], lesson.mask_BT[micro.cells], lesson.advantage_BT[micro.cells]
         returns, old_value = lesson.return_BT[micro.cells], lesson.value_BT[micro.cells]
         new = self._log_probs(self.actor, micro)
-        policy_loss = masked_mean(policy_losses(new, old, advantage, settings.clip), mask)
+        losses = policy_losses(new, old, advantage, settings.clip)
+        if lesson.weight_BT is not None:
+            losses = losses * lesson.weight_BT[micro.cells]
+        policy_loss = masked_mean(losses, mask)
         share = float(mask.sum()) / tokens
         self.actor.backward(policy_loss * share)
         values = self._values(micro)

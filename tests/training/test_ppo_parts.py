@@ -17,7 +17,7 @@ from include.runtime.settings import Settings  # noqa: E402
 from include.training import reward_scoring  # noqa: E402
 from include.training.ppo_batch import MicroBatch, Plan, Sampled, answer_mask  # noqa: E402
 from include.training.ppo_checks import ModelsError, check_models, check_same_sequence, freeze  # noqa: E402
-from include.training.ppo_collect import answer_seed  # noqa: E402
+from include.training.ppo_draw import answer_seed  # noqa: E402
 from include.training.ppo_settings import PpoSettings, RewardMix  # noqa: E402
 from include.training.reward_scoring import Answer, Member, RewardError, RewardScorer, usable_prompts, verifier_score  # noqa: E402
 from include.training.rollouts import RolloutLog, Written, read_rollouts, with_id  # noqa: E402

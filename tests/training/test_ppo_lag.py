@@ -1,0 +1,181 @@
+"""PPO with a generator in a process of its own: answers have an age, the count is always full, and a death leaves nothing behind."""
+
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from include.domain.errors import IntegrityError, SpecError  # noqa: E402
+from include.runtime.settings import Settings  # noqa: E402
+from include.training import ppo_sources  # noqa: E402
+from include.training.ppo_batch import Sampled  # noqa: E402
+from include.training.ppo_draw import DrawSettings  # noqa: E402
+from include.training.ppo_exchange import Exchange, Portion  # noqa: E402
+from include.training.ppo_math import truncated_weights  # noqa: E402
+from include.training.ppo_settings import LagSettings  # noqa: E402
+from tests.training.align_store import aligned_store, killed, ppo_spec, reward_spec, run_here  # noqa: E402
+from tests.training.harness import Started, Store  # noqa: E402
+
+COUNT = 4 * 12
+PORTIONS = {"generation_batch": 4}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """A policy and a reward model that have hardly learnt: what is looked at here is who drew what, and when."""
+    store = aligned_store(tmp_path_factory.mktemp("beside"), steps=20)
+    rewarded = run_here(store, reward_spec(store, steps=2, eval_pairs=4))
+    assert rewarded.code == 0, rewarded.report.message
+    store.artifact("reward_model", rewarded.output("reward_model"))
+    return store
+
+
+def _beside(store: Store, monkeypatch: pytest.MonkeyPatch, trouble: str, salt: str, **lag: Any) -> Started:
+    monkeypatch.setattr(ppo_sources, "GENERATOR", "tests.training.slow_generator")
+    monkeypatch.setenv("ALIGN_TEST_GENERATOR", trouble)
+    return run_here(store, ppo_spec(store, salt=salt, generation="own_process", lag=lag), **PORTIONS)
+
+
+def _versions(started: Started) -> list[tuple[int, int]]:
+    """(iteration from 0, version of the actor) of every rollout."""
+    rows = pq.read_table(started.output("rollouts") / "rollouts.parquet", columns=["iteration", "actor_checkpoint"]).to_pylist()
+    return [(row["iteration"] - 1, json.loads(row["actor_checkpoint"])["published_version"]) for row in rows]
+
+
+def test_a_generator_that_is_late_gives_lag_drops_and_the_full_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _beside(store, monkeypatch, "hold 2 1", "late", wait_s=4.0)
+    assert started.code == 0, started.report.message
+    metrics = started.report.metrics
+    assert max(line["policy_lag_max"] for line in started.lines) == 1.0
+    assert metrics["answers_dropped"] > 0
+    assert metrics["answers_made_again"] >= 4
+    assert metrics["rollouts_count"] == metrics["rollouts_expected"] == COUNT
+    versions = _versions(started)
+    assert Counter(iteration for iteration, _ in versions) == dict.fromkeys(range(4), 12)
+    assert len({version for _, version in versions}) > 1
+    assert all(0 <= iteration - version <= 1 for iteration, version in versions)
+    assert max(line["behaviour_ratio_gap"] for line in started.lines if "behaviour_ratio_gap" in line) < 1e-4
+    assert not (started.folder / "exchange").exists()
+
+
+def test_answers_past_the_limit_are_drawn_again_by_the_present_actor(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _beside(store, monkeypatch, "hold 9 9", "too old", limit=0, ahead=1)
+    assert started.code == 0, started.report.message
+    assert started.report.metrics["answers_dropped"] > 0
+    assert all(iteration == version for iteration, version in _versions(started))
+    assert started.report.metrics["rollouts_count"] == COUNT
+
+
+def test_answers_past_the_limit_may_be_kept_and_weigh_less(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _beside(store, monkeypatch, "hold 9 9", "weighed", limit=0, ahead=1, too_old="weight")
+    assert started.code == 0, started.report.message
+    assert started.report.metrics["answers_kept_old"] > 0
+    assert started.report.metrics["answers_dropped"] == 0
+    weights = [line["importance_weight"] for line in started.lines if "importance_weight" in line]
+    assert weights
+    assert all(weight <= 1.0 for weight in weights)
+    assert any(iteration > version for iteration, version in _versions(started))
+
+
+def test_when_the_generator_dies_the_trainer_draws_all_and_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = _beside(store, monkeypatch, "die 1", "dies")
+    assert started.code == 0, started.report.message
+    assert any("ended with code 3" in warning for warning in started.report.summary["warnings"])
+    assert started.report.metrics["rollouts_count"] == COUNT
+    assert started.report.metrics["answers_made_again"] == 36
+
+
+def test_killed_its_generator_goes_too_and_what_it_wrote_past_the_checkpoint_is_void(store: Store) -> None:
+    spec = ppo_spec(store, salt="killed beside", generation="own_process")
+    first = killed(store, spec, "recorded", 3, save_every_steps=2, **PORTIONS)
+    assert first.code == -9
+    pid = int((first.folder / "exchange" / "ready").read_text())
+    until = time.monotonic() + 20
+    while _runs(pid):
+        assert time.monotonic() < until, f"generator {pid} outlives its trainer"
+        time.sleep(0.05)
+    second = run_here(store, spec, n=2, save_every_steps=2, **PORTIONS)
+    assert second.code == 0, second.report.message
+    assert (second.report.first_step, second.report.metrics["rollouts_count"]) == (2, COUNT)
+    table = pq.read_table(second.output("rollouts") / "rollouts.parquet", columns=["iteration", "actor_checkpoint"]).to_pylist()
+    attempts = {row["iteration"]: json.loads(row["actor_checkpoint"])["attempt"] for row in table}
+    assert attempts == {1: first.folder.name, 2: first.folder.name, 3: second.folder.name, 4: second.folder.name}
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _exchange(tmp_path: Path) -> Exchange:
+    return Exchange.fresh(tmp_path)
+
+
+def test_weights_go_over_whole_or_not_at_all(tmp_path: Path) -> None:
+    exchange, one, two = _exchange(tmp_path), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    exchange.publish(3, 12, dict(one.named_parameters()), keep=1)
+    assert exchange.load(3, two) == 12
+    assert torch.equal(one.weight, two.weight)
+    (exchange.folder / "weights" / "v00004.tmp").mkdir()
+    assert exchange.versions() == [3]
+    path = exchange.folder / "weights" / "v00003" / "actor.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(IntegrityError, match="corrupt"):
+        exchange.load(3, two)
+    with pytest.raises(IntegrityError, match="version 7"):
+        exchange.load(7, two)
+
+
+def test_older_weights_go_when_newer_come(tmp_path: Path) -> None:
+    exchange, model = _exchange(tmp_path), torch.nn.Linear(2, 2)
+    for version in range(5):
+        exchange.publish(version, version, dict(model.named_parameters()), keep=2)
+    assert exchange.versions() == [2, 3, 4]
+    with pytest.raises(IntegrityError, match="other weights"):
+        exchange.load(4, torch.nn.Linear(2, 2, bias=False))
+
+
+def test_late_answers_are_counted_once_and_taken_away(tmp_path: Path) -> None:
+    exchange = _exchange(tmp_path)
+    portion = Portion(0, 0, (Sampled((1,), (2,), (-0.5,), "eos"), Sampled((1,), (3,), (-0.7,), "eos")))
+    for number in range(3):
+        exchange.put_answers(0, number, portion)
+    exchange.put_answers(1, 0, portion)
+    assert exchange.answers(0, 1) == portion
+    assert exchange.take_away([(0, 0)], before=1) == 4
+    assert exchange.take_away([(0, 0)], before=1) == 0
+    assert exchange.answers(1, 0) == portion
+
+
+def test_weights_are_the_ratio_up_to_the_cap() -> None:
+    now, sampler = torch.tensor([[0.0, -1.0], [-1.0, -1.0]]), torch.tensor([[-1.0, 0.0], [-3.0, -1.0]])
+    found = truncated_weights(now, sampler, torch.tensor([1.0, 2.0]))
+    assert torch.allclose(found, torch.tensor([[1.0, 0.36787945], [2.0, 1.0]]))
+
+
+@pytest.mark.parametrize("lag", [{"limit": -1}, {"weight_cap": 0.5}, {"wait_s": 0}])
+def test_senseless_limits_of_lag_are_refused(lag: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match=r"config\.lag"):
+        LagSettings.of(Settings({"generation": "own_process", "lag": lag}, "config"))
+
+
+def test_without_a_generator_there_is_no_lag() -> None:
+    assert LagSettings.of(Settings({}, "config")) is None
+
+
+def test_portions_hold_every_answer_of_an_iteration_in_order() -> None:
+    settings = DrawSettings(5, 10, 1.0, 4, "fp32", (2,), 4)
+    portions = settings.portions(3, 7)
+    assert [len(part) for part in portions] == [4, 4, 2]
+    assert len({seed for part in portions for _, seed in part}) == 10
+    whole = [item for part in DrawSettings(5, 10, 1.0, 4, "fp32", (2,), 100).portions(3, 7) for item in part]
+    assert [item for part in portions for item in part] == whole
