@@ -183,7 +183,11 @@ class GenerateSettings(StageSettings):
     safety_filter_version: str = identity("none@1")
     portion_prompts: int = added_identity(32, ge=1)
     """So many prompts are answered before what was answered is written down."""
+    backend: Literal["transformers", "vllm"] = added_identity("transformers")
+    """vllm: a server of the OpenAI completions protocol, started beside the program on the verified folder."""
     generation_batch: int = placement(96, ge=1)
+    server_command: tuple[str, ...] = placement(("vllm", "serve"), min_length=1)
+    server_start_s: float = placement(900.0, gt=0)
 
 
 class RewardModelSettings(OptimiserSettings):

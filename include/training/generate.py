@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pyarrow as pa
@@ -17,12 +18,23 @@ from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.training.batching import micro_batches
+from include.training.completion_server import CompletionServer, completion_server
 from include.training.errors import TrainingError
 from include.training.loop import StepResult, run_steps
 from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows
 
-CONFIG_KEYS = ("sampling", "candidates_per_prompt", "prompt_limit", "side", "use", "dtype", "safety_filter_version", "portion_prompts")
+CONFIG_KEYS = (
+    "sampling",
+    "candidates_per_prompt",
+    "prompt_limit",
+    "side",
+    "use",
+    "dtype",
+    "safety_filter_version",
+    "portion_prompts",
+    "backend",
+)
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PART = "candidates.jsonl"
 DEFAULT_PORTION_PROMPTS = 32
@@ -46,12 +58,14 @@ def read_prompts(job: Job) -> list[Prompt]:
 class Generator:
     """Answers the prompts in portions; a step is a portion, and what is written so far is the state."""
 
-    def __init__(self, job: Job, prompts: Sequence[Prompt]) -> None:
+    def __init__(self, job: Job, prompts: Sequence[Prompt], server: CompletionServer | None = None) -> None:
+        """`server`: writes the answers instead of the model in this process."""
         self.job = job
+        self.server = server
         self.tokenizer = load_tokenizer(job.input("policy"))
         dtype = DTYPES[job.config.text("dtype", tuple(DTYPES), "float32")]
         portion = job.config.positive("portion_prompts", DEFAULT_PORTION_PROMPTS)
-        self.model = load_causal_lm(job.input("policy")).to(compute_device(), dtype)
+        self.model = None if server else load_causal_lm(job.input("policy")).to(compute_device(), dtype)
         self.samples = job.config.positive("candidates_per_prompt")
         section = job.config.section("sampling")
         section.only("temperature", "top_p", "top_k", "max_new_tokens")
@@ -68,20 +82,18 @@ class Generator:
     def train_step(self, step: int) -> StepResult:
         portion = self.portions[step]
         seeds = [candidate_seed(self.job.seed, prompt.prompt_id, k) for prompt in portion for k in range(self.samples)]
-        answers = generate_batch(
-            self.model,
-            [self.ids[prompt.prompt_id] for prompt in portion],
-            self.sampling,
-            seeds,
-            stop_ids=eos_ids(self.tokenizer),
-            samples_per_prompt=self.samples,
-            max_rows=self.rows,
-        )
+        answers = self._answers([self.ids[prompt.prompt_id] for prompt in portion], seeds)
         for at, (answer, seed) in enumerate(zip(answers, seeds, strict=True)):
             self.written.append(self._candidate(portion[at // self.samples], answer, seed).to_json())
         self.ended += sum(answer.finish_reason == "eos" for answer in answers)
         tokens = sum(len(answer.tokens) for answer in answers)
         return StepResult({"answers": float(len(self.written)), "tokens_per_answer": tokens / len(answers)}, tokens)
+
+    def _answers(self, ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Generated]:
+        stops = eos_ids(self.tokenizer)
+        if self.server is not None:
+            return self.server.generate(ids, self.sampling, seeds, stops, self.samples)
+        return generate_batch(self.model, ids, self.sampling, seeds, stop_ids=stops, samples_per_prompt=self.samples, max_rows=self.rows)
 
     def _candidate(self, prompt: Prompt, answer: Generated, seed: int) -> Candidate:
         spec = self.job.spec
@@ -124,11 +136,22 @@ def candidates_table(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return buffer.getvalue()
 
 
+def _server(job: Job) -> AbstractContextManager[CompletionServer | None]:
+    """The server that writes the answers, where the recipe asks for one."""
+    if job.config.text("backend", ("transformers", "vllm"), "transformers") == "transformers":
+        return nullcontext()
+    command = job.settings.texts("server_command", ["vllm", "serve"])
+    dtype, rows = job.config.text("dtype", tuple(DTYPES), "float32"), job.settings.positive("generation_batch", 64)
+    start_s = job.settings.number("server_start_s", 900.0)
+    return completion_server(command, job.input("policy"), dtype, job.out / "server.log", rows, start_s)
+
+
 def generate(job: Job) -> None:
     job.config.only(*CONFIG_KEYS)
     prompts = read_prompts(job)
-    writer = Generator(job, prompts)
-    outcome = run_steps(job, writer, len(writer.portions))
+    with _server(job) as server:
+        writer = Generator(job, prompts, server)
+        outcome = run_steps(job, writer, len(writer.portions))
     if len(writer.written) != len(prompts) * writer.samples:
         raise TrainingError(f"{len(writer.written)} answers were written, {len(prompts) * writer.samples} were asked for")
     with job.output("candidates", "candidate_set", {"prompts": len(prompts), "per_prompt": writer.samples}) as folder:

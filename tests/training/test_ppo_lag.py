@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from include.training.ppo_draw import DrawSettings  # noqa: E402
 from include.training.ppo_exchange import Exchange, Portion  # noqa: E402
 from include.training.ppo_math import truncated_weights  # noqa: E402
 from include.training.ppo_settings import LagSettings  # noqa: E402
+from include.training.ppo_sources import GeneratorSource  # noqa: E402
 from tests.training.align_store import aligned_store, killed, ppo_spec, reward_spec, run_here  # noqa: E402
 from tests.training.harness import Started, Store  # noqa: E402
 
@@ -30,7 +32,7 @@ PORTIONS = {"generation_batch": 4}
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     """A policy and a reward model that have hardly learnt: what is looked at here is who drew what, and when."""
-    store = aligned_store(tmp_path_factory.mktemp("beside"), steps=20)
+    store = aligned_store(tmp_path_factory.mktemp("beside"), steps=4)
     rewarded = run_here(store, reward_spec(store, steps=2, eval_pairs=4))
     assert rewarded.code == 0, rewarded.report.message
     store.artifact("reward_model", rewarded.output("reward_model"))
@@ -43,14 +45,35 @@ def _beside(store: Store, monkeypatch: pytest.MonkeyPatch, trouble: str, salt: s
     return run_here(store, ppo_spec(store, salt=salt, generation="own_process", lag=lag), **PORTIONS)
 
 
+def _impatient_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the trainer wait for a second in that iteration, and as long as it takes in all others."""
+    wait = GeneratorSource._wait
+
+    def waiting(self: GeneratorSource, exchange: Exchange, at: int, wanted: Any) -> dict[int, Portion]:
+        self.lag = replace(self.lag, wait_s=1.0 if at == step else 300.0)
+        return wait(self, exchange, at, wanted)
+
+    monkeypatch.setattr(GeneratorSource, "_wait", waiting)
+
+
 def _versions(started: Started) -> list[tuple[int, int]]:
     """(iteration from 0, version of the actor) of every rollout."""
     rows = pq.read_table(started.output("rollouts") / "rollouts.parquet", columns=["iteration", "actor_checkpoint"]).to_pylist()
     return [(row["iteration"] - 1, json.loads(row["actor_checkpoint"])["published_version"]) for row in rows]
 
 
+def test_without_a_generator_every_answer_is_the_present_actors(store: Store) -> None:
+    started = run_here(store, ppo_spec(store, iterations=2), **PORTIONS)
+    assert started.code == 0, started.report.message
+    assert _versions(started) == [(0, 0)] * 12 + [(1, 1)] * 12
+    assert {line["policy_lag_max"] for line in started.lines} == {0.0}
+    assert "answers_dropped" not in started.report.metrics
+    assert not (started.folder / "exchange").exists()
+
+
 def test_a_generator_that_is_late_gives_lag_drops_and_the_full_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = _beside(store, monkeypatch, "hold 2 1", "late", wait_s=4.0)
+    _impatient_at(2, monkeypatch)
+    started = _beside(store, monkeypatch, "hold 2 1", "late")
     assert started.code == 0, started.report.message
     metrics = started.report.metrics
     assert max(line["policy_lag_max"] for line in started.lines) == 1.0

@@ -1,0 +1,140 @@
+"""Answers from a server of the OpenAI completions protocol that is started beside the program, as vLLM's is.
+
+The server loads the very folder whose bytes were verified, listens on this machine alone, and ends with the program. Prompts
+and answers go over as token ids, so no template or tokenizer of the server has a say. Each answer is a request of its
+own with its own seed; whether its text then depends on its neighbours is the server's affair (vLLM: unless it is started
+batch-invariant, it may).
+"""
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from include.runtime.generation import Generated, Sampling
+from include.training.errors import TrainingError
+
+NAME = "policy"
+POLL_S = 0.2
+END_S = 20.0
+REQUEST_S = 600.0
+TOKEN_PREFIX = "token_id:"  # noqa: S105 - how vLLM writes a token as its id
+
+
+class ServerError(TrainingError):
+    """The server does not start, refuses a request, or gives something that is no answer."""
+
+
+class CompletionServer:
+    """A running server; `rows` requests are under way at a time."""
+
+    def __init__(self, port: int, rows: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.rows = rows
+
+    def generate(
+        self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], stop_ids: set[int], samples_per_prompt: int = 1
+    ) -> list[Generated]:
+        """As `generation.generate_batch`: prompt by prompt, `samples_per_prompt` answers each, one seed for each answer."""
+        wanted = [prompt for prompt in prompts for _ in range(samples_per_prompt)]
+        if len(wanted) != len(seeds):
+            raise ServerError(f"{len(wanted)} answers need as many seeds, there are {len(seeds)}")
+        with ThreadPoolExecutor(self.rows) as pool:
+            return list(pool.map(lambda item: self._answer(item[0], sampling, item[1], stop_ids), zip(wanted, seeds, strict=True)))
+
+    def _answer(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_ids: set[int]) -> Generated:
+        body = {
+            "model": NAME,
+            "prompt": list(prompt),
+            "max_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k or 0,
+            "seed": seed,
+            "stop_token_ids": sorted(stop_ids),
+            "include_stop_str_in_output": True,
+            "skip_special_tokens": False,
+            "logprobs": 1,
+            "return_tokens_as_token_ids": True,
+        }
+        return _read(self._post("/v1/completions", body), sampling, stop_ids)
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310 - 127.0.0.1
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_S) as response:  # noqa: S310
+                found: dict[str, Any] = json.load(response)
+                return found
+        except urllib.error.HTTPError as error:
+            raise ServerError(f"{path}: the server says {error.code}: {error.read(2000).decode(errors='replace')}") from error
+        except (OSError, ValueError) as error:
+            raise ServerError(f"{path}: the server gives no answer: {error}") from error
+
+    def models(self) -> list[str]:
+        with urllib.request.urlopen(self.url + "/v1/models", timeout=10) as response:  # noqa: S310 - 127.0.0.1
+            return [str(entry["id"]) for entry in json.load(response)["data"]]
+
+
+def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Generated:
+    """One choice as tokens with their log-probabilities; an end token is the last token, as everywhere here."""
+    try:
+        choice = body["choices"][0]
+        written, log_probs = choice["logprobs"]["tokens"], [float(value) for value in choice["logprobs"]["token_logprobs"]]
+        tokens = [int(token.removeprefix(TOKEN_PREFIX)) for token in written if token.startswith(TOKEN_PREFIX)]
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ServerError(f"the server's answer has no tokens with log-probabilities: {error!r}") from error
+    if len(tokens) != len(written) or len(tokens) != len(log_probs) or not 0 < len(tokens) <= sampling.max_new_tokens:
+        raise ServerError(f"the server gave {len(written)} tokens ({len(tokens)} as ids), {len(log_probs)} log-probabilities")
+    reason = "eos" if tokens[-1] in stop_ids else "length"
+    if reason == "length" and (choice.get("finish_reason") != "length" or len(tokens) != sampling.max_new_tokens):
+        raise ServerError(f"an answer of {len(tokens)} tokens ended as {choice.get('finish_reason')!r} without an end token")
+    return Generated(tokens, reason, log_probs)
+
+
+@contextlib.contextmanager
+def completion_server(command: Sequence[str], folder: Path, dtype: str, log: Path, rows: int, start_s: float) -> Iterator[CompletionServer]:
+    """Starts `command` (such as ``vllm serve``) on `folder`; ends it on leaving.
+
+    Raises:
+        ServerError: it ends before it answers, does not answer in `start_s`, or serves something else.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", NAME, "--dtype", dtype]
+    with log.open("ab") as out:
+        process = subprocess.Popen([*command, *arguments, "--generation-config", "vllm"], stdout=out, stderr=out)
+    try:
+        server = CompletionServer(port, rows)
+        _await(server, process, log, start_s)
+        yield server
+    finally:
+        process.terminate()
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path, start_s: float) -> None:
+    until = time.monotonic() + start_s
+    while True:
+        if process.poll() is not None:
+            raise ServerError(f"the server ended with code {process.returncode} before it answered; its words are in {log}")
+        try:
+            served = server.models()
+            break
+        except (OSError, ValueError, KeyError) as error:
+            if time.monotonic() > until:
+                raise ServerError(f"the server does not answer after {start_s:g} s ({error}); its words are in {log}") from error
+            time.sleep(POLL_S)
+    if served != [NAME]:
+        raise ServerError(f"port {server.url} serves {served}, not {NAME}: another server is there")

@@ -1,0 +1,62 @@
+"""A small server of the completions protocol, started as vLLM's is: ``small_server.py FOLDER --port P …``; answers with the model in FOLDER."""
+
+import argparse
+import json
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from include.runtime.generation import Sampling, generate_batch
+from include.training.model_io import load_causal_lm
+
+
+class Handler(BaseHTTPRequestHandler):
+    model: Any
+    name: str
+    lock = Lock()
+
+    def do_GET(self) -> None:
+        self._say(200, {"object": "list", "data": [{"id": self.name}]})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if os.environ.get("ALIGN_TEST_SERVER") == "refuse":
+            self._say(400, {"error": {"message": "max_tokens is too large"}})
+            return
+        sampling = Sampling(asked["temperature"], asked["top_p"], asked["top_k"] or None, asked["max_tokens"])
+        with self.lock:
+            [made] = generate_batch(
+                self.model, [asked["prompt"]], sampling, [asked["seed"]], stop_ids=set(asked["stop_token_ids"]), return_log_probs=True
+            )
+        told = {"tokens": [f"token_id:{token}" for token in made.tokens], "token_logprobs": made.log_probs}
+        reason = "stop" if made.finish_reason == "eos" else "length"
+        self._say(200, {"model": asked["model"], "choices": [{"index": 0, "text": "", "logprobs": told, "finish_reason": reason}]})
+
+    def _say(self, status: int, body: Any) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Says nothing."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--host")
+    parser.add_argument("--served-model-name")
+    parser.add_argument("--dtype")
+    parser.add_argument("--generation-config")
+    asked = parser.parse_args()
+    Handler.model, Handler.name = load_causal_lm(asked.folder), asked.served_model_name
+    ThreadingHTTPServer((asked.host, asked.port), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Candidates by a server of the completions protocol: the same records, and every way in which it can fail has a name."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from include.runtime.generation import Sampling  # noqa: E402
+from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
+from tests.training.harness import PROJECT, Started, Store  # noqa: E402
+from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
+
+COMMAND = [sys.executable, str(PROJECT / "tests" / "training" / "small_server.py")]
+CHOICE: dict[str, Any] = {"logprobs": {"tokens": ["token_id:5", "token_id:2"], "token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"}
+
+
+@pytest.fixture(autouse=True)
+def _path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+
+
+def _served(store: Store, salt: str) -> Started:
+    if "policy" not in store.places:
+        store.artifact("policy", Path(store.places["base"].path))
+    return store.run(store.spec("generate", INPUTS, {**CONFIG, "backend": "vllm"}, salt=salt), server_command=COMMAND, server_start_s=100)
+
+
+def test_the_server_writes_what_the_model_itself_would(store: Store) -> None:
+    served = _served(store, "served")
+    assert served.code == 0, served.stderr
+    alone = store.run(store.spec("generate", INPUTS, CONFIG, salt="alone"))
+    assert [c.to_json() for c in _candidates(served)] == [c.to_json() for c in _candidates(alone)]
+
+
+def test_a_server_that_refuses_fails_the_run_with_its_words(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALIGN_TEST_SERVER", "refuse")
+    refused = _served(store, "refused")
+    assert refused.code == 1
+    assert "400" in refused.report.message
+    assert "max_tokens is too large" in refused.report.message
+
+
+def test_a_server_that_ends_at_once_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit(7)"]
+    with (
+        pytest.raises(ServerError, match="code 7"),
+        completion_server(command, tmp_path, "float32", tmp_path / "log", 2, 30),
+    ):
+        pass
+
+
+def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import os, sys, time; open(sys.argv[1] + '/pid', 'w').write(str(os.getpid())); time.sleep(60)"]
+    with (
+        pytest.raises(ServerError, match="does not answer after"),
+        completion_server(command, tmp_path, "float32", tmp_path / "log", 2, 3),
+    ):
+        pass
+    if (tmp_path / "pid").exists():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"logprobs": None}, "no tokens with log-probabilities"),
+        ({"logprobs": {"tokens": ["a", "b"], "token_logprobs": [-0.5, -0.1]}}, "0 as ids"),
+        ({"logprobs": {"tokens": ["token_id:5"], "token_logprobs": [-0.5, -0.1]}}, "2 log-probabilities"),
+        ({"logprobs": {"tokens": ["token_id:5", "token_id:6"], "token_logprobs": [-0.5, -0.1]}}, "without an end token"),
+        ({"logprobs": {"tokens": [], "token_logprobs": []}}, "gave 0 tokens"),
+    ],
+)
+def test_what_is_no_answer_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ServerError, match=said):
+        _read({"choices": [{**CHOICE, **change}]}, Sampling(1.0, max_new_tokens=4), {2})
+
+
+def test_an_answer_ends_with_its_end_token_or_at_its_length() -> None:
+    ended = _read({"choices": [CHOICE]}, Sampling(1.0, max_new_tokens=4), {2})
+    assert (ended.tokens, ended.finish_reason, ended.log_probs) == ([5, 2], "eos", [-0.5, -0.1])
+    cut = {"logprobs": {"tokens": ["token_id:5", "token_id:6"], "token_logprobs": [-0.5, -0.1]}, "finish_reason": "length"}
+    assert _read({"choices": [cut]}, Sampling(1.0, max_new_tokens=2), {2}).finish_reason == "length"
