@@ -83,8 +83,9 @@ class RewardNormaliser:
             raise IntegrityError(f"{REWARD_JSON}: {count} scores with deviation {std} cannot normalise anything")
         return cls(RunningStats(count, float(value["mean"]), std**2 * count), float(value["epsilon"]), float(value["clip"]))
 
-    def write(self, folder: Path) -> None:
-        (folder / REWARD_JSON).write_text(json.dumps(self.to_json(), indent=1, sort_keys=True) + "\n", "utf-8")
+    def write(self, folder: Path, also: Mapping[str, float] | None = None) -> None:
+        """`also`: further figures that are to stand beside the statistics."""
+        (folder / REWARD_JSON).write_text(json.dumps({**(also or {}), **self.to_json()}, indent=1, sort_keys=True) + "\n", "utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> "RewardNormaliser":

@@ -8,8 +8,6 @@ from include.training.pair_scores import MemberScores, credit, together, validat
 from include.training.token_pairs import TokenPair
 
 OVERFIT_ACCURACY = 0.80
-SUSPICIOUS_ACCURACY = 0.75
-"""Above it, odd answers of the policy are the symptom of over-fitting; PPO looks for them (`ppo_oddness`)."""
 SLICES = ("language", "topic", "safety_class", "length", "format", "origin")
 MOST_VALUES = 40
 BINS = 10

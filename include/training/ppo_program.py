@@ -29,6 +29,7 @@ from include.training.ppo_checks import check_models, check_same_sequence, freez
 from include.training.ppo_collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
 from include.training.ppo_draw import DrawSettings
 from include.training.ppo_math import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.ppo_oddness import Oddness, known_accuracies
 from include.training.ppo_settings import PpoSettings, guard_limits, kl_controller
 from include.training.ppo_sources import AnswerSource, answer_source
 from include.training.ppo_update import Learner, Lesson, Looked, critic_quality
@@ -55,6 +56,7 @@ class PpoTrainer:
         self.micro_batch = job.settings.positive("micro_batch", self.settings.minibatch)
         self.updates = 0
         self.ages = Ages(job.input("policy"), self.settings, source)
+        self.oddness = Oddness()
 
     def train_step(self, step: int) -> StepResult:
         self._modes(training=False)
@@ -62,6 +64,7 @@ class PpoTrainer:
         drawn = self.source.draw(step, actor, self.updates)
         batch = self.collector.collect(step, drawn)
         figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
+        self.oddness.see(figures)
         self.guards.check_rewards(batch.missing, len(batch.scored))
         plan = Plan.of(batch.sampled, self.settings.minibatch, self.micro_batch, self.pad_id, self.job.seed + step)
         lesson, told = self._lesson(batch, plan)
@@ -139,6 +142,7 @@ class PpoTrainer:
             "rollouts": self.collector.log.state(),
             "updates": self.updates,
             "ages": self.ages.state(),
+            "oddness": self.oddness.state(),
             "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
         }
         return Snapshot(groups, state)
@@ -155,6 +159,7 @@ class PpoTrainer:
         self.collector.log.load_state(checkpoint.state["rollouts"])
         self.updates = checkpoint.state["updates"]
         self.ages.load_state(checkpoint.state["ages"])
+        self.oddness.load_state(checkpoint.state["oddness"])
 
 
 def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
@@ -189,6 +194,8 @@ def train_ppo(job: Job, make_engine: MakeEngine) -> None:
     with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
         trainer = PpoTrainer(job, learner, collector, source, pad_id)
         outcome = run_steps(job, trainer, settings.iterations)
+    if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):
+        job.warn(said)
     after = _answers(job, actor, tokenizer, "after")
     with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
         save_model(actor, job.input("policy"), folder)

@@ -4,6 +4,7 @@ Where padding and end token are one id, Hugging Face's own forward reads one tok
 has no padding id: that forward then takes single sequences only, and gives for each the very score that is read here.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,13 @@ def load_reward_model(folder: Path, attention: str = "sdpa") -> Any:
     return model.eval()
 
 
-def save_reward_model(model: Any, tokenizer_folder: Path, out: Path, normaliser: RewardNormaliser) -> None:
+def save_reward_model(
+    model: Any, tokenizer_folder: Path, out: Path, normaliser: RewardNormaliser, also: Mapping[str, float] | None = None
+) -> None:
     """Writes the Hugging Face folder, the tokenizer byte for byte, and reward.json; reads it back and compares."""
     model.eval().save_pretrained(out)
     copy_tokenizer(tokenizer_folder, out)
-    normaliser.write(out)
+    normaliser.write(out, also)
     probe = [[i % model.config.vocab_size for i in range(1, 8)]]
     before, after = score_sequences(model, probe, 0)[0], score_sequences(load_reward_model(out), probe, 0)[0]
     if not abs(before - after) <= TOLERANCE * max(1.0, abs(before)):

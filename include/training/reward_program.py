@@ -189,7 +189,8 @@ def _finished(
     member = MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
     meta = {"stage": job.stage, "key": job.spec.key, "best_step": finished.best_step, "seed": finished.seed}
     with job.output(member_name(index), "reward_model", meta) as folder:
-        save_reward_model(trainer.engine.module.model, base, folder, member.normaliser)
+        accuracy = validation_accuracy(validated)["accuracy"]
+        save_reward_model(trainer.engine.module.model, base, folder, member.normaliser, {"validation_accuracy": accuracy})
     return member
 
 
