@@ -7,12 +7,12 @@ from pydantic import Field, field_validator, model_validator
 from include.domain.canonical import digest
 from include.domain.split import DEFAULT_SHARES
 from include.settings.base import Settings, added_identity, stable_form
+from include.settings.ppo import PpoSettings
 from include.settings.training import (
     BaseImportSettings,
     DpoSettings,
     EvaluationSettings,
     GenerateSettings,
-    PpoSettings,
     RewardModelSettings,
     SftSettings,
     ShadowSettings,

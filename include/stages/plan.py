@@ -14,7 +14,7 @@ from include.settings.base import identity_config, placement_config
 from include.settings.catalogue import lock_file, project_root
 from include.settings.clusters import Cluster
 from include.settings.recipes import Recipe
-from include.settings.training import JobSettings, StageSettings
+from include.settings.stage import JobSettings, StageSettings
 
 PROGRAMS: Mapping[str, str] = {
     "base_import": "include.training.base_import",

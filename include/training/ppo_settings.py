@@ -94,7 +94,7 @@ class LagSettings:
         limit = section.integer("limit", 1)
         lag = cls(
             limit,
-            section.integer("ahead", limit),
+            limit if section.values.get("ahead") is None else section.integer("ahead"),
             section.text("too_old", ("drop", "weight"), "drop"),
             section.number("weight_cap", 2.0),
             section.number("wait_s", 600.0),

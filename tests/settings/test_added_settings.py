@@ -16,8 +16,9 @@ from include.settings.base import Settings, identity_config, mark_of
 from include.settings.catalogue import recipe, recipe_names
 from include.settings.errors import SettingsError
 from include.settings.loader import parse
+from include.settings.ppo import PpoGuards, PpoRewardSettings
 from include.settings.recipes import Recipe
-from include.settings.training import STAGE_SETTINGS, PpoGuards, PpoRewardSettings
+from include.settings.training import STAGE_SETTINGS
 from include.stages.plan import PROGRAMS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -191,6 +191,13 @@ def test_senseless_limits_of_lag_are_refused(lag: dict[str, Any]) -> None:
         LagSettings.of(Settings({"generation": "own_process", "lag": lag}, "config"))
 
 
+def test_the_generator_is_ahead_by_the_limit_unless_told_otherwise() -> None:
+    for lag, ahead in (({"limit": 2, "ahead": None}, 2), ({"limit": 0}, 0), ({"limit": 0, "ahead": 3}, 3)):
+        found = LagSettings.of(Settings({"generation": "own_process", "lag": lag}, "config"))
+        assert found is not None
+        assert found.ahead == ahead
+
+
 def test_without_a_generator_there_is_no_lag() -> None:
     assert LagSettings.of(Settings({}, "config")) is None
 

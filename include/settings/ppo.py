@@ -1,0 +1,94 @@
+"""Settings of PPO. Each field is identity or placement; a test snapshots the identity set."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from include.settings.base import Settings, added_identity, identity, placement
+from include.settings.stage import Precision, StageSettings
+
+
+class KlSettings(Settings):
+    """Adaptive: above twice the target × factor, below half of it ÷ factor; constants of mission and InstructGPT practice."""
+
+    controller: Literal["adaptive", "fixed"] = "adaptive"
+    target: float = 6.0
+    initial: float = 0.1
+    factor: float = 1.5
+    floor: float = 1e-4
+
+
+class PpoRewardSettings(Settings):
+    model_weight: float = 1.0
+    clip: float = 5.0
+    verifier_weight: float = 1.0
+    length_penalty: float = 0.0
+    combine: Literal["mean", "minimum"] = added_identity("mean")
+    """How the members of a reward ensemble become one score; with one member they are the same."""
+
+
+class PpoGuards(Settings):
+    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.guards`."""
+
+    kl_negative: float = -1.0
+    kl_max: float = 50.0
+    value_loss_max: float = 100.0
+    entropy_min: float = 0.01
+    missing_reward_share: float = 0.2
+    consecutive: int = 3
+    kl_noise: float = added_identity(0.5, ge=0)
+    ratio_max: float = added_identity(2.0, gt=1)
+    value_loss_factor: float = added_identity(20.0, gt=1)
+    value_loss_floor: float = added_identity(5.0, ge=0)
+    distinct_share_min: float = added_identity(0.3, ge=0, le=1)
+    length_factor: float = added_identity(3.0, gt=1)
+    hacking_reward: float = added_identity(1.0, gt=0)
+    hacking_quality: float = added_identity(0.2, gt=0)
+
+
+class PpoLag(Settings):
+    """How old answers may be that a generator in a process of its own writes; see `include.training.ppo_settings`."""
+
+    limit: int = Field(1, ge=0)
+    ahead: int | None = Field(None, ge=0)
+    """Left out: as many as `limit`."""
+    too_old: Literal["drop", "weight"] = "drop"
+    weight_cap: float = Field(2.0, ge=1)
+    wait_s: float = Field(600.0, gt=0)
+
+
+class PpoSettings(StageSettings):
+    iterations: int = identity(ge=1)
+    prompts_per_iteration: int = identity(ge=1)
+    max_new_tokens: int = identity(24, ge=1)
+    temperature: float = identity(1.0, gt=0)
+    epochs: int = identity(1, ge=1)
+    minibatch: int = identity(ge=1)
+    learning_rate: float = identity(gt=0)
+    critic_learning_rate: float = identity(gt=0)
+    kl: KlSettings = identity(KlSettings())
+    clip: float = identity(0.2, gt=0)
+    value_clip: float = identity(0.5, gt=0)
+    gamma: float = identity(1.0, gt=0, le=1)
+    lam: float = identity(0.95, gt=0, le=1)
+    value_coefficient: float = identity(0.5, ge=0)
+    whiten: bool = identity(True)
+    reward: PpoRewardSettings = identity(PpoRewardSettings())
+    max_grad_norm: float = identity(1.0, gt=0)
+    weight_decay: float = identity(0.0, ge=0)
+    betas: tuple[float, float] = identity((0.9, 0.95))
+    max_length: int = identity(256, ge=8)
+    precision: Precision = identity("fp32")
+    engine: Literal["deepspeed"] = identity("deepspeed")
+    zero_stage: Literal[0] = identity(0)
+    optimizer: Literal["torch_adamw"] = identity("torch_adamw")
+    attention: Literal["sdpa", "eager"] = identity("sdpa")
+    ratio_tolerance: float = identity(1e-4, gt=0)
+    guards: PpoGuards = identity(PpoGuards())
+    generation: Literal["in_process", "own_process"] = added_identity("in_process")
+    """own_process: a generator beside the trainer, which draws the next answers while the trainer learns from the last."""
+    lag: PpoLag = added_identity(PpoLag())
+    eval_rows: int = added_identity(0, ge=0)
+    """So many validation prompts are answered before and after; 0: none."""
+    micro_batch: int = placement(8, ge=1)
+    generation_batch: int = placement(32, ge=1)

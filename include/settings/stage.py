@@ -1,0 +1,39 @@
+"""What the settings of every stage that runs as a job have."""
+
+from typing import Literal
+
+from include.settings.base import Settings, placement
+
+Precision = Literal["fp32", "bf16_autocast"]
+
+
+class JobSettings(Settings):
+    """How a job is placed; nothing here is identity. Resources left out come from the cluster's defaults for the stage."""
+
+    partition: str | None = None
+    time_limit_minutes: int = 60
+    cpus: int | None = None
+    memory_gb: float | None = None
+    gpus: int | None = None
+    nodes: int = 1
+    preemptible: bool = False
+    heavy: bool = True
+    """Takes one licence `heavy` where the cluster has it, so that heavy jobs run one at a time."""
+
+
+class StageSettings(Settings):
+    """What every stage has."""
+
+    job: JobSettings = placement(JobSettings())
+    threads: int = placement(2, ge=1)
+    log_every_steps: int = placement(1, ge=1)
+    save_every_steps: int = placement(10, ge=1)
+    save_every_minutes: float = placement(0.0, ge=0)
+    """0: by steps alone; else whichever comes first."""
+    save_in_background: bool = placement(True)
+    """Training goes on while a checkpoint is written; the next save waits for it."""
+    keep_checkpoints: int = placement(2, ge=1)
+    keep_every_steps: int = placement(0, ge=0)
+    """Milestones: checkpoints of these steps stay; 0: none."""
+    keep_best: int = placement(0, ge=0)
+    """Of checkpoints marked as best the newest so many stay; 0: all of them."""
