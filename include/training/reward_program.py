@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.job import Job
@@ -162,7 +163,10 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
         engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
         return RewardTrainer(job, engine, train, validation, seed)
 
-    ensemble = EnsembleTrainer(begin, ensemble_seeds(job.config, job.seed))
+    seeds = ensemble_seeds(job.config, job.seed)
+    if 0 < (kept := job.settings.integer("keep_best", 0)) < len(seeds) - 1:
+        raise SpecError(f"settings.keep_best is {kept}: the members of an ensemble of {len(seeds)} are kept until all are trained; set 0")
+    ensemble = EnsembleTrainer(begin, seeds)
     outcome = run_steps(job, ensemble, ensemble.total)
     ensemble.trainer.engine.publish()
     holdout, holdout_counts = pairs_of(job, "holdout", encode)

@@ -23,6 +23,8 @@ PLACEMENT = {
     "save_in_background",
     "micro_batch",
     "generation_batch",
+    "server_command",
+    "server_start_s",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 
