@@ -7,6 +7,7 @@ resumed, and on the end of its standard input what it used.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -41,7 +42,8 @@ async def ours(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Corout
             key=job["name"], n=1, job_id=job["id"], job_name=job["name"], since=spec["since"], owner=owner,
             receipts="airflow_slurm.file_receipts.FileReceipts", receipts_config={"root": spec["receipts"]}, log_path=job.get("log"),
         )  # fmt: skip
-        value.store().claim(job["name"], owner)
+        # What a claim leaves in the store; ten thousand of them, each safely on the disk, are no part of waiting.
+        (Path(spec["receipts"]) / hashlib.sha256(job["name"].encode()).hexdigest() / "1").mkdir(parents=True)
         trigger = SlurmJobTrigger(CONN_ID, as_json(value))
         key = trigger.shared_stream_key()
         stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
@@ -58,7 +60,7 @@ async def ours(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Corout
 
 async def peers(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Coroutine[Any, Any, None]]:
     """A trigger a job that asks for its own job alone; to be kind, all share one connection, and ask without a log."""
-    from airflow_slurm.hook import StrictSSH
+    from airflow_slurm.ssh import StrictSSH
 
     connection = await StrictSSH(ssh_conn_id=CONN_ID).get_conn()
     channels = asyncio.Semaphore(CHANNELS)
