@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--interval", type=float, default=15.0, help="between two looks here (default 15); figures are for one every 60 s")
     parser.add_argument("--ends", type=float, default=0.01, help="share of the jobs that end between two looks (default 0.01)")
     parser.add_argument("--baseline-jobs", type=int, default=100, help="with a trigger of their own (default 100)")
+    parser.add_argument("--baseline-seconds", type=float, default=30.0, help="to measure them (default 30)")
     options = parser.parse_args()
     with private_site(accounting=False) as site:
         for name in ("squeue", "sacct"):
@@ -76,7 +77,7 @@ def _theirs(site: Site, options: argparse.Namespace) -> dict[str, Any]:
     jobs = [{"id": str(i), "name": f"job-{i}"} for i in range(options.jobs, options.jobs - options.baseline_jobs, -1)]
     _write(site, {str(i): "RUNNING" for i in range(1, options.jobs + 1)})
     watcher = _start(site, "peers", jobs, options)
-    time.sleep(30)
+    time.sleep(options.baseline_seconds)
     return watcher.stop()[0]
 
 
