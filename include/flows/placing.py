@@ -14,6 +14,7 @@ from include.domain.layout import RunDir, environment_dir
 from include.domain.spec import InputPlace, Placement
 from include.settings.catalogue import lock_file, project_root
 from include.settings.clusters import Cluster
+from include.stages.errors import StageError
 from include.stages.plan import Plan
 
 if TYPE_CHECKING:
@@ -43,12 +44,14 @@ class Placed:
             "cluster": self.cluster.name,
             "partition": job.partition or (self.cluster.preemptible.partition if job.preemptible else None) or self.cluster.partition,
             "nodes": job.nodes or site.nodes,
+            "tasks": job.tasks or site.tasks,
             "cpus": job.cpus or site.cpus,
             "memory_gb": job.memory_gb or site.memory_gb,
             "gpus": site.gpus if job.gpus is None else job.gpus,
             "time_limit_minutes": job.time_limit_minutes,
             "preemptible": job.preemptible,
             "heavy": job.heavy,
+            "signal_lead_s": self.cluster.signal_lead_s,
         }
 
     def placement(self, n: int) -> Placement:
@@ -86,7 +89,17 @@ class Placed:
             *("--code-sha256", hex_of(self.code.sha256)),
             *("--environment", spec.environment),
             *("--lock-file", f"{environment}/{lock_file().name}"),
+            *self._ranks(),
         )
+
+    def _ranks(self) -> tuple[str, ...]:
+        """Ranks are started by srun from inside the job, which a container's image seldom has."""
+        tasks = self.resources()["tasks"]
+        if tasks > 1 and self.cluster.container is not None:
+            raise StageError(
+                f"{self.plan.spec.stage}: {tasks} tasks in a container are not supported; set tasks: 1, or leave the container out"
+            )
+        return ("--ranks", str(tasks)) if tasks > 1 else ()
 
     def job(self, n: int) -> JobSpec:
         """What Slurm is asked for."""
@@ -117,7 +130,7 @@ class Placed:
             gpu_type=where.gpu_type if gpus else None,
             comment=f"align {self.plan.spec.stage}",
             nodes=wanted["nodes"],
-            ntasks=1,
+            ntasks=wanted["tasks"],
             cpus_per_task=wanted["cpus"],
             mem=f"{int(wanted['memory_gb'] * 1024)}M",
             time_limit=wanted["time_limit_minutes"],

@@ -6,7 +6,8 @@ the job's script, which calls
     PYTHON bootstrap.py --root STORE --run runs/<hex> --n N --program include.training.sft --code code/<hex>.tar
         --code-sha256 HEX --environment DIGEST --lock-file PATH
 
-It replaces itself (exec), so that Slurm's signals reach the stage program. Exit codes of its own: 78 another environment
+With ``--ranks N`` it becomes srun, which starts ``bootstrap.py rank …`` N times and hands signals on to them; else
+it replaces itself (exec) by the stage program, so that Slurm's signals reach it. Exit codes of its own: 78 another environment
 or code, 76 a newer attempt of the key is there, 73 the attempt's folder is there already.
 """
 
@@ -24,6 +25,7 @@ import tarfile
 import time
 from pathlib import Path, PurePosixPath
 
+SELF = os.path.abspath(__file__)
 CONFIGURATION_EXIT = 78
 SUPERSEDED_EXIT = 76
 EXISTS_EXIT = 73
@@ -33,6 +35,8 @@ _KEPT_VARIABLES = ("SLURM_", "CUDA_VISIBLE", "NVIDIA_", "ROCR_", "GPU_DEVICE")
 
 def main() -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGUSR1, signal.SIGTERM))
+    if sys.argv[1:2] == ["rank"]:  # under srun: the mask is this process's own to set, and goes with it into the program
+        os.execve(sys.executable, [sys.executable, *sys.argv[2:]], os.environ)
     arguments = _arguments()
     run = Path(arguments.root, arguments.run).resolve()
     own = (arguments.n, int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT") or 0))
@@ -52,7 +56,7 @@ def main() -> int:
     if refusal:
         _refuse(run, attempt, *refusal)
         return CONFIGURATION_EXIT
-    _become(run, attempt, arguments.program)
+    _become(run, attempt, arguments.program, arguments.ranks)
     return 1  # not reached
 
 
@@ -66,6 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--code-sha256", required=True, help="sha256 of the tar's bytes, with or without 'sha256:'")
     parser.add_argument("--environment", required=True, help="digest of the environment the run is for")
     parser.add_argument("--lock-file", required=True, help="pinned requirements of this environment")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that share the work, started by srun")
     return parser.parse_args()
 
 
@@ -178,7 +183,7 @@ def _refuse(run: Path, attempt: Path, reason: str, message: str) -> None:
     print(f"{reason}: {message}", file=sys.stderr)
 
 
-def _become(run: Path, attempt: Path, program: str) -> None:
+def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
     """Sends both streams into the attempt's folder and hands the process over to the program."""
     print(f"attempt {attempt}: stdout and stderr go there", flush=True)
     sys.stderr.flush()
@@ -200,7 +205,27 @@ def _become(run: Path, attempt: Path, program: str) -> None:
     os.chdir(attempt)
     command = [sys.executable, "-m", program, "--spec", str(run / "spec.json")]
     command += ["--placement", str(attempt / "placement.json"), "--out", str(attempt)]
+    if ranks > 1:
+        environment.update(meeting_point())
+        os.execvpe("srun", on_ranks(command, ranks, os.environ.get("SLURM_CPUS_PER_TASK")), environment)
     os.execve(sys.executable, command, environment)
+
+
+def on_ranks(command: list[str], ranks: int, cpus: str | None) -> list[str]:
+    """srun's arguments: one that fails ends the others, one that is done early does not; the exit code is the greatest.
+
+    Since 22.05 srun does not take the CPUs a task from the job.
+    """
+    options = ["--ntasks", str(ranks), "--kill-on-bad-exit=1", "--wait=0", "--mpi=none", *(["--cpus-per-task", cpus] if cpus else [])]
+    return ["srun", *options, command[0], SELF, "rank", *command[1:]]
+
+
+def meeting_point() -> dict[str, str]:
+    """Where the ranks find each other: the batch host, which has the first rank, and a port that is free there now."""
+    alone = os.environ.get("SLURM_JOB_NUM_NODES", "1") == "1"
+    with socket.socket() as free:
+        free.bind(("", 0))
+        return {"MASTER_ADDR": "127.0.0.1" if alone else socket.gethostname(), "MASTER_PORT": str(free.getsockname()[1])}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from include.settings.base import Settings
 class StageDefaults(Settings):
     """Resources of a stage on this cluster, where the recipe leaves them open."""
 
+    tasks: int = 1
     cpus: int = 1
     memory_gb: float = 4.0
     gpus: int = 0

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from include.settings.base import Settings, placement
 
 Precision = Literal["fp32", "bf16_autocast"]
@@ -12,6 +14,8 @@ class JobSettings(Settings):
 
     partition: str | None = None
     time_limit_minutes: int = 60
+    tasks: int | None = Field(None, ge=1)
+    """Processes that share the work, each with `cpus` CPUs; SFT, reward model and DPO take more than one."""
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: int | None = None

@@ -58,6 +58,13 @@ def test_the_command_names_code_environment_and_submission(plane: Plane) -> None
     assert arguments["--environment"] == at.plan.spec.environment
 
 
+def test_several_tasks_are_asked_for_and_started_by_the_bootstrap(plane: Plane) -> None:
+    at = placed(plane, defaults=StageDefaults(tasks=2))
+    assert at.job(1).ntasks == 2
+    assert at.command(1)[-2:] == ("--ranks", "2")
+    assert "--ranks" not in placed(plane).command(1)
+
+
 def test_no_setting_of_a_recipe_reaches_the_script_unquoted(plane: Plane) -> None:
     """A store whose path a shell would take apart, and settings that would do harm in a script."""
     evil = "/srv/it's $(touch /tmp/owned) here"

@@ -223,3 +223,24 @@ def test_it_is_quick(site: Site) -> None:
     started = time.monotonic()
     site.run(program="hello")
     assert time.monotonic() - started < 10
+
+
+def test_with_ranks_it_becomes_srun_which_starts_each_with_both_signals_waiting(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for srun, the one thing that is not there: it runs its command once, as rank 0 of 2."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "srun").write_text(
+        '#!/bin/bash\necho "$@" > "$PWD/srun.txt"\nwhile [[ "$1" == --* ]]; do case "$1" in *=*) shift;; *) shift 2;; esac; done\nexec "$@"\n'
+    )
+    (folder / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    done = site.run(ranks="2")
+    assert done.returncode == 0, done.stderr
+    attempt = next((site.root / "runs/abc/attempts").iterdir())
+    asked = (attempt / "srun.txt").read_text()
+    assert asked.startswith("--ntasks 2 --kill-on-bad-exit=1 --wait=0 --mpi=none ")
+    assert "--cpus-per-task 3" in " ".join(bootstrap.on_ranks(["python"], 2, "3"))
+    seen = json.loads((attempt / "seen.json").read_text())
+    assert {int(signal.SIGUSR1), int(signal.SIGTERM)} <= set(seen["blocked"])

@@ -86,6 +86,7 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
 
 
 def main() -> int:
+    import tests.conftest  # noqa: F401 - makes the cluster's packages importable here, as pytest does
     from tests.training import align_store
 
     store = Store(Path(tempfile.mkdtemp(prefix="resume-matrix-")))
