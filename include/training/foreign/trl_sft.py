@@ -5,6 +5,7 @@ report.json can be any trainer. Rows, order, schedule, checkpoints, tokenizer ch
 loop, the loss and the update are TRL's. It needs an environment that holds TRL beside what our programs need.
 """
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,10 +59,11 @@ class Followed(TrainerCallback):
         self.run.guards.check(step, figures)
         self.job.record(step, figures, self.run.tokens_of(step - 1))
         self.run.last = figures
-        if step == self.run.total or self.job.save_due(step):
+        wishes = self.job.wishes(step)
+        if step == self.run.total or wishes.save:
             state_now = {"dataset": self.run.dataset, "guards": self.run.guards.state()}
             self.job.save(step, Snapshot(capture_state(self.model, self.optimizer), state_now))
-        self.job.check_stop()
+        self.job.obey(wishes)
 
 
 class ForeignRun:
@@ -103,8 +105,12 @@ def train(job: Job) -> None:
     job.config.only(*CONFIG_KEYS)
     job.config.text("trainer", ("trl",))
     settings = EngineSettings.of(job.config)
-    if settings.zero_stage:
-        raise TrainingError(f"zero_stage {settings.zero_stage}: this wrapper trains in one process; set 0")
+    if settings.zero_stage or job.ranks.count > 1:
+        raise TrainingError(
+            f"{job.ranks.count} processes, zero_stage {settings.zero_stage}: this wrapper trains in one process; ask for one, and stage 0"
+        )
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):  # seeing them, accelerate would wait for other processes
+        os.environ.pop(name, None)
     tokenizer = load_tokenizer(job.input("base"))
     rows = joined_rows(job, tokenizer)
     seen = preflight_all(job, rows)
