@@ -70,6 +70,7 @@ class RewardNormaliser:
             "mean": self.stats.mean,
             "std": self.stats.std,
             "count": self.stats.count,
+            "squares": self.stats.squares,
             "epsilon": self.epsilon,
             "clip": self.clip,
         }
@@ -81,7 +82,9 @@ class RewardNormaliser:
         count, std = int(value["count"]), float(value["std"])
         if count < 2 or not std > 0:
             raise IntegrityError(f"{REWARD_JSON}: {count} scores with deviation {std} cannot normalise anything")
-        return cls(RunningStats(count, float(value["mean"]), std**2 * count), float(value["epsilon"]), float(value["clip"]))
+        # `squares` gives back the very numbers; without it (older folders) they are those of the deviation, to rounding.
+        squares = float(value.get("squares", std**2 * count))
+        return cls(RunningStats(count, float(value["mean"]), squares), float(value["epsilon"]), float(value["clip"]))
 
     def write(self, folder: Path, also: Mapping[str, float] | None = None) -> None:
         """`also`: further figures that are to stand beside the statistics."""

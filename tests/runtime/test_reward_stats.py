@@ -1,5 +1,6 @@
 """Statistics merged by batches equal those of all numbers at once; missing rewards stay missing."""
 
+import json
 import math
 import random
 import statistics
@@ -78,3 +79,13 @@ def test_the_minimum_of_an_ensemble_is_never_above_its_mean() -> None:
     assert combine(scores, "minimum") == -1.2
     assert combine(scores, "mean") == pytest.approx(1.1 / 3)
     assert math.isnan(combine([0.3, math.nan], "minimum"))
+
+
+def test_what_is_written_comes_back_to_the_bit_and_older_folders_to_rounding() -> None:
+    draw = random.Random(5)
+    for _ in range(50):
+        normaliser = RewardNormaliser(RunningStats.of([draw.gauss(1, 3) for _ in range(37)]))
+        written = json.loads(json.dumps(normaliser.to_json()))
+        assert RewardNormaliser.from_json(written) == normaliser
+        del written["squares"]
+        assert RewardNormaliser.from_json(written).stats.squares == pytest.approx(normaliser.stats.squares, rel=1e-12)

@@ -11,10 +11,10 @@ torch = pytest.importorskip("torch")
 
 from include.runtime.generation import Sampling  # noqa: E402
 from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
-from tests.training.harness import PROJECT, Started, Store  # noqa: E402
+from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
 from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
 
-COMMAND = [sys.executable, str(PROJECT / "tests" / "training" / "small_server.py")]
+COMMAND = [cluster_python(), str(PROJECT / "tests" / "training" / "small_server.py")]
 CHOICE: dict[str, Any] = {"logprobs": {"tokens": ["token_id:5", "token_id:2"], "token_logprobs": [-0.5, -0.1]}, "finish_reason": "stop"}
 
 
