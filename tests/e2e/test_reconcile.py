@@ -55,7 +55,7 @@ def test_a_job_whose_owner_is_gone_is_ended_and_said_to_be(world: World, chain: 
         with world.busy_cluster():
             found = trial(world, chain, "abandoned")
             found.run.wait_until_watched("sft.train")
-            (job,) = world.jobs(found.key)
+            (job,) = until("the job in the books", lambda: world.jobs(found.key), seconds=30)
             pid = world.stack.daemons.pid("airflow-triggerer")
             assert pid
             world.kill(pid)
