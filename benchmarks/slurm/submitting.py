@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import structlog
 
 from benchmarks.slurm.site import CONN_ID, Site, markdown, private_site
 
@@ -25,6 +28,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=40, help="each way (default 40)")
     parser.add_argument("--at-once", type=int, default=4, help="submissions under way at a time (default 4)")
     options = parser.parse_args()
+    logging.disable(logging.INFO)
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     with private_site(accounting=False) as site:
         os.environ |= {
             f"AIRFLOW_CONN_{CONN_ID.upper()}": site.connection(), "AIRFLOW_CONN_BENCH_SSH": site.connection("ssh"),
