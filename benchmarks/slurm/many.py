@@ -100,7 +100,7 @@ def _start(site: Site, kind: str, jobs: list[dict[str, Any]], options: argparse.
     folder = site.folder / kind
     spec = {
         "jobs": jobs, "since": time.time(), "receipts": str(folder / "receipts"), "bin": str(site.bin), "slurm_conf": str(site.slurm.slurm_conf),
-        "peer_interval_s": 5.0, "warm_up_s": options.interval * 1.5 if kind == "ours" else 6.0,
+        "peer_interval_s": 5.0, "warm_up_s": options.jobs / 250 + options.interval * 1.5 if kind == "ours" else 6.0,
     }  # fmt: skip
     watcher = Watcher(kind, folder, spec, {f"AIRFLOW_CONN_{CONN_ID.upper()}": site.connection(poll_interval_s=options.interval)})
     watcher.ready()

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 LONGEST_PAUSE_S = 600.0
 #: A wait is up to this much longer, so that clusters and triggerers spread.
 JITTER = 0.05
-#: The pause is at least so many times as long as the look took: a slow controller is given room.
-PAUSE_PER_LOOK = 4
+#: The pause is at least so many times as long as the look took, up to so many intervals: a slow controller is given room.
+PAUSE_PER_LOOK, SLOW_INTERVALS = 4, 2
 #: How often a connection may be opened anew between two whole good looks, beyond the one that each look may open.
 RECONNECTS = 3
 #: Looks between two questions to an accounting database that keeps failing.
@@ -56,5 +56,5 @@ class Pace:
     def pause_s(self, took_s: float) -> float:
         """Seconds to the next look after one that took so long: the interval, doubled with each failure in a row."""
         pause = min(self.interval_s * 2.0 ** min(self.failures, 10), LONGEST_PAUSE_S)
-        pause = max(pause, min(took_s * PAUSE_PER_LOOK, LONGEST_PAUSE_S), self.interval_s)
+        pause = max(pause, min(took_s * PAUSE_PER_LOOK, SLOW_INTERVALS * self.interval_s), self.interval_s)
         return pause * random.uniform(1.0, 1.0 + JITTER)  # noqa: S311 - spreads load, guards nothing
