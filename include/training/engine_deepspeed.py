@@ -61,7 +61,7 @@ def engines(ranks: Ranks | None = None) -> Iterator[None]:
     finally:
         _ranks = Ranks()
         if started:
-            torch.distributed.destroy_process_group()
+            deepspeed.comm.destroy_process_group()  # torch's alone would leave DeepSpeed a group that is no more
 
 
 def _skip_shared_memory_op() -> None:
