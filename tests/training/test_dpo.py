@@ -142,7 +142,7 @@ def test_answers_of_another_tokenizer_are_counted(store: Store) -> None:
     store.dataset("other tokenizer", "pair", rows)
     done = run_here(store, dpo_spec(store, data="other tokenizer", steps=2))
     assert done.report.metrics["other_tokenizer"] == 6.0
-    assert "6 answers were written under another tokenizer" in done.report.summary["warnings"][0]
+    assert any("6 answers were written under another tokenizer" in said for said in done.report.summary["warnings"])
 
 
 def test_a_reference_of_another_tokenizer_is_refused_before_the_first_step(store: Store, tmp_path: Path) -> None:
