@@ -25,6 +25,7 @@ NAME = "policy"
 POLL_S = 0.2
 END_S = 20.0
 REQUEST_S = 600.0
+RETRY_AFTER_S = (0.5, 2.0)
 TOKEN_PREFIX = "token_id:"  # noqa: S105 - how vLLM writes a token as its id
 
 
@@ -68,18 +69,28 @@ class CompletionServer:
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310 - 127.0.0.1
-        try:
-            with urllib.request.urlopen(request, timeout=REQUEST_S) as response:  # noqa: S310
-                found: dict[str, Any] = json.load(response)
-                return found
-        except urllib.error.HTTPError as error:
-            raise ServerError(f"{path}: the server says {error.code}: {error.read(2000).decode(errors='replace')}") from error
-        except (OSError, ValueError) as error:
-            raise ServerError(f"{path}: the server gives no answer: {error}") from error
+        for pause_s in (*RETRY_AFTER_S, None):
+            try:
+                with urllib.request.urlopen(request, timeout=REQUEST_S) as response:  # noqa: S310
+                    found: dict[str, Any] = json.load(response)
+                    return found
+            except urllib.error.HTTPError as error:
+                raise ServerError(f"{path}: the server says {error.code}: {error.read(2000).decode(errors='replace')}") from error
+            except (OSError, ValueError) as error:
+                # A seed gives the same answer each time, so a connection that broke (a full backlog resets it) may be made again.
+                if pause_s is None or not _broken(error):
+                    raise ServerError(f"{path}: the server gives no answer: {error}") from error
+                time.sleep(pause_s)
+        raise AssertionError("the last round returns or raises")
 
     def models(self) -> list[str]:
         with urllib.request.urlopen(self.url + "/v1/models", timeout=10) as response:  # noqa: S310 - 127.0.0.1
             return [str(entry["id"]) for entry in json.load(response)["data"]]
+
+
+def _broken(error: Exception) -> bool:
+    """Whether the connection itself failed, not what came over it."""
+    return isinstance(getattr(error, "reason", error), ConnectionError)
 
 
 def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Generated:

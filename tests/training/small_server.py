@@ -12,6 +12,10 @@ from include.runtime.generation import Sampling, generate_batch
 from include.training.model_io import load_causal_lm
 
 
+class Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+
 class Handler(BaseHTTPRequestHandler):
     model: Any
     name: str
@@ -55,7 +59,7 @@ def main() -> None:
     parser.add_argument("--generation-config")
     asked = parser.parse_args()
     Handler.model, Handler.name = load_causal_lm(asked.folder), asked.served_model_name
-    ThreadingHTTPServer((asked.host, asked.port), Handler).serve_forever()
+    Server((asked.host, asked.port), Handler).serve_forever()
 
 
 if __name__ == "__main__":
