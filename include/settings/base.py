@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 _MARK = "align"
+_PLACEMENT = ("placement", "placement-added")
 
 
 class Settings(BaseModel):
@@ -32,6 +33,11 @@ def added_identity(default: Any, **constraints: Any) -> Any:
 def placement(default: Any = ..., **constraints: Any) -> Any:
     """A field that says where or how, never what."""
     return Field(default, json_schema_extra={_MARK: "placement"}, **constraints)
+
+
+def added_placement(default: Any, **constraints: Any) -> Any:
+    """A placement field added after the first release: left out of a recipe's digest while it holds `default`."""
+    return Field(default, json_schema_extra={_MARK: "placement-added"}, **constraints)
 
 
 def mark_of(field: FieldInfo) -> str | None:
@@ -57,8 +63,12 @@ def _without_added(value: Any, dumped: Any) -> Any:
     if not isinstance(value, Settings):
         return dumped
     fields = type(value).model_fields
-    kept = {name: getattr(value, name) for name, f in fields.items() if mark_of(f) != "identity-added" or getattr(value, name) != f.default}
+    kept = {name: getattr(value, name) for name, f in fields.items() if not _added(f) or getattr(value, name) != f.default}
     return {name: _without_added(item, dumped[name]) for name, item in kept.items()}
+
+
+def _added(field: FieldInfo) -> bool:
+    return mark_of(field) in ("identity-added", "placement-added")
 
 
 def stable_form(settings: Settings) -> Any:
@@ -69,7 +79,7 @@ def stable_form(settings: Settings) -> Any:
 def placement_config(settings: Settings) -> dict[str, Any]:
     """The placement settings of one stage as plain JSON."""
     dumped = settings.model_dump(mode="json")
-    return {name: dumped[name] for name, field in type(settings).model_fields.items() if mark_of(field) == "placement"}
+    return {name: dumped[name] for name, field in type(settings).model_fields.items() if mark_of(field) in _PLACEMENT}
 
 
 def unmarked(model: type[Settings]) -> Iterator[str]:

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from include.settings.base import Settings, added_identity, identity, placement
+from include.settings.base import Settings, added_identity, added_placement, identity, placement
 from include.settings.ppo import PpoSettings
 from include.settings.stage import Precision, StageSettings
 
@@ -24,11 +24,25 @@ class OptimiserSettings(StageSettings):
     betas: tuple[float, float] = identity((0.9, 0.999))
     max_length: int = identity(256, ge=8)
     precision: Precision = identity("fp32")
-    engine: Literal["deepspeed"] = identity("deepspeed")
+    engine: Literal["deepspeed", "megatron"] = identity("deepspeed")
     zero_stage: Literal[0, 1, 2, 3] = identity(0)
     optimizer: Literal["torch_adamw"] = identity("torch_adamw")
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     micro_batch: int = placement(8, ge=1)
+    tensor_parallel: int = added_placement(1, ge=1)
+    """Megatron alone: so many neighbouring processes (`job.tasks` is a multiple of it) hold one copy of the weights."""
+
+    @model_validator(mode="after")
+    def _what_the_engine_can(self) -> "OptimiserSettings":
+        if self.engine != "megatron":
+            if self.tensor_parallel > 1:
+                raise ValueError(f"tensor_parallel {self.tensor_parallel} belongs to engine megatron; {self.engine} has zero_stage")
+            return self
+        if self.zero_stage or self.precision != "fp32" or getattr(self, "lora", None):
+            raise ValueError("engine megatron: zero_stage 0 (no distributed optimiser), precision fp32, no lora in this version")
+        if self.job.tasks is not None and self.job.tasks % self.tensor_parallel:
+            raise ValueError(f"tensor_parallel {self.tensor_parallel} does not divide job.tasks {self.job.tasks}")
+        return self
 
 
 class TinyModel(Settings):
@@ -126,10 +140,9 @@ class SftSettings(OptimiserSettings):
 
     @model_validator(mode="after")
     def _only_ours(self) -> "SftSettings":
-        if self.trainer != "own" and (
-            self.packing or self.length_window or self.mixture or self.early_stop or self.lora or self.zero_stage
-        ):
-            raise ValueError(f"trainer {self.trainer}: packing, length_window, mixture, early_stop, lora and zero_stage belong to our own")
+        ours = ("packing", "length_window", "mixture", "early_stop", "lora", "zero_stage")
+        if self.trainer != "own" and (any(getattr(self, name) for name in ours) or self.engine != "deepspeed"):
+            raise ValueError(f"trainer {self.trainer}: {', '.join(ours)} and engine belong to our own")
         return self
 
 
@@ -167,6 +180,12 @@ class RewardModelSettings(OptimiserSettings):
     max_identical_share: float = identity(0.2, ge=0, le=1)
     seeds: tuple[int, ...] = added_identity(())
     """An ensemble: one member for each seed, trained one after the other in the same job. Left out: one, by the recipe's seed."""
+
+    @model_validator(mode="after")
+    def _no_head_on_megatron(self) -> "RewardModelSettings":
+        if self.engine != "deepspeed":
+            raise ValueError(f"engine {self.engine} trains SFT and DPO only in this version; set engine: deepspeed")
+        return self
 
     @model_validator(mode="after")
     def _an_ensemble(self) -> "RewardModelSettings":

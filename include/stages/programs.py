@@ -42,6 +42,11 @@ def _rewards(reward: ModelRef, further: Sequence[ModelRef]) -> dict[str, Input]:
     return {"reward_model": _model(reward), **{f"reward_model_{n}": _model(ref) for n, ref in enumerate(further, 2)}}
 
 
+def _of_engine(stage: str, engine: str) -> str | None:
+    """The stage's program on another engine than DeepSpeed, whose code is no part of its key; None: the stage's own."""
+    return None if engine == "deepspeed" else f"include.training.{stage}_{engine}"
+
+
 def base_import(bench: Bench, source: FileRef) -> Plan:
     settings = bench.recipe.base.model_copy(update={"file": source.file})
     return bench.plan("base_import", {"source": Input(source.sha256, source.sha256)}, settings)
@@ -57,7 +62,7 @@ def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef, others: Mappin
         inputs |= {named[name]: _data(ref) for name, ref in (others or {}).items()}
         parts = [{"input": named[part.dataset], "weight": part.weight, "max_epochs": part.max_epochs} for part in settings.mixture.parts]
         extra = {"mixture": {"parts": parts, "seed": settings.mixture.seed}}
-    program = {"own": None, "trl": "include.training.foreign.trl_sft"}[settings.trainer]
+    program = "include.training.foreign.trl_sft" if settings.trainer == "trl" else _of_engine("sft", settings.engine)
     tokenizer, template = base.tokenizer, base.chat_template
     return bench.plan("sft", inputs, settings, extra=extra, tokenizer=tokenizer, chat_template=template, program=program)
 
@@ -74,7 +79,9 @@ def reward_model(bench: Bench, base: ModelRef, preferences: DatasetRef) -> Plan:
 
 def dpo(bench: Bench, policy: ModelRef, preferences: DatasetRef) -> Plan:
     inputs = {"policy": _model(policy), "reference": _model(policy), "preferences": _data(preferences)}
-    return bench.plan("dpo", inputs, bench.recipe.dpo, tokenizer=policy.tokenizer, chat_template=policy.chat_template)
+    settings = bench.recipe.dpo
+    tokenizer, template, program = policy.tokenizer, policy.chat_template, _of_engine("dpo", settings.engine)
+    return bench.plan("dpo", inputs, settings, tokenizer=tokenizer, chat_template=template, program=program)
 
 
 def ppo(bench: Bench, policy: ModelRef, reward: ModelRef, prompts: DatasetRef, further: Sequence[ModelRef] = ()) -> Plan:

@@ -12,7 +12,7 @@ import pytest
 from include.data.plan import split_of
 from include.domain.canonical import digest
 from include.domain.split import DEFAULT_SHARES
-from include.settings.base import Settings, identity_config, mark_of
+from include.settings.base import Settings, identity_config, mark_of, placement_config
 from include.settings.catalogue import recipe, recipe_names
 from include.settings.errors import SettingsError
 from include.settings.loader import parse
@@ -27,13 +27,14 @@ FILES = {
     "base_import": ("base_import", "tiny_model"), "sft": ("sft_program",), "generate": ("generate",), "reward_model": ("reward_program",),
     "dpo": ("dpo_program",), "ppo": ("ppo_program", "ppo_settings"),
 }  # fmt: skip
+ADDED = ("identity-added", "placement-added")
 SET_ELSEWHERE = {"dpo": {"allow_early_stop"}}
 """Read by a program only to be refused."""
 
 
 def added(model: type[Settings]) -> dict[str, Any]:
     """Added fields of a settings class, with their defaults."""
-    return {name: field.default for name, field in model.model_fields.items() if mark_of(field) == "identity-added"}
+    return {name: field.default for name, field in model.model_fields.items() if mark_of(field) in ADDED}
 
 
 def first_release(value: Any) -> Any:
@@ -150,6 +151,39 @@ def test_limits_of_guards_and_rewards_are_those_of_the_programs() -> None:
     told = RewardMix.of(Config(PpoRewardSettings(combine="minimum").model_dump(), "config.reward"))
     assert told.combine == "minimum"
     assert set(PpoRewardSettings.model_fields) == set(RewardMix.__dataclass_fields__)
+
+
+def with_part(part: str, **changed: Any) -> Recipe:
+    body = recipe("tiny").model_dump(mode="json")
+    body[part] |= changed
+    return parse(Recipe, body, "x.yaml")
+
+
+def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
+    before, after = recipe("tiny"), with_part("sft", engine="megatron", job={"tasks": 4}, tensor_parallel=2)
+    assert identity_config(after.sft) == {**identity_config(before.sft), "engine": "megatron"}
+    assert placement_config(after.sft)["tensor_parallel"] == 2
+    assert after.digest != with_part("sft", engine="megatron", job={"tasks": 4}).digest
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "words"),
+    [
+        ("sft", {"tensor_parallel": 2}, "belongs to engine megatron"),
+        ("sft", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 3}}, "does not divide job.tasks 3"),
+        ("sft", {"engine": "megatron", "zero_stage": 1}, "no distributed optimiser"),
+        ("sft", {"engine": "megatron", "precision": "bf16_autocast"}, "precision fp32"),
+        ("sft", {"engine": "megatron", "lora": {"rank": 4}}, "no lora in this version"),
+        ("sft", {"engine": "megatron", "trainer": "trl"}, "engine belong to our own"),
+        ("sft", {"engine": "megatron", "pipeline_parallel": 2}, "pipeline_parallel"),
+        ("dpo", {"engine": "megatron", "zero_stage": 2}, "no distributed optimiser"),
+        ("reward_model", {"engine": "megatron"}, "SFT and DPO only in this version"),
+        ("ppo", {"engine": "megatron"}, "deepspeed"),
+    ],
+)
+def test_what_an_engine_cannot_do_is_refused(part: str, changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        with_part(part, **changed)
 
 
 def data(**changed: Any) -> Recipe:

@@ -1,12 +1,14 @@
 """Planning: which change of a recipe or an input moves which key."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from include.domain.closure import import_closure
 from include.domain.errors import AlignmentError
-from include.settings.catalogue import cluster, recipe
+from include.settings.catalogue import cluster, project_root, recipe
 from include.settings.recipes import Recipe
 from include.settings.training import Mixture
 from include.stages import plan as planning
@@ -145,3 +147,18 @@ def test_another_trainer_is_another_program_of_the_same_stage_with_a_key_of_its_
     assert (foreign.spec.stage, foreign.spec.config["trainer"]) == ("sft", "trl")
     assert foreign.spec.code_revision != own.spec.code_revision
     assert foreign.key != own.key
+
+
+def test_another_engine_is_another_program_of_the_same_stage_and_no_part_of_the_others_key() -> None:
+    tiny = recipe("tiny")
+    mega = bench(sft=tiny.sft.model_copy(update={"engine": "megatron"}), dpo=tiny.dpo.model_copy(update={"engine": "megatron"}))
+    for stage, own, other in (
+        ("sft", programs.sft(bench(), BASE, DEMONSTRATIONS), programs.sft(mega, BASE, DEMONSTRATIONS)),
+        ("dpo", programs.dpo(bench(), SFT, PAIRS), programs.dpo(mega, SFT, PAIRS)),
+    ):
+        assert (own.spec.program, other.spec.program) == (f"include.training.{stage}", f"include.training.{stage}_megatron")
+        assert other.spec.stage == stage
+        closures = [import_closure(Path(project_root()), plan.spec.program) for plan in (own, other)]
+        assert "include.training.engine_megatron" not in closures[0]
+        assert "include.training.engine_deepspeed" not in closures[1]
+        assert own.key != other.key

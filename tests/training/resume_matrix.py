@@ -1,4 +1,4 @@
-"""Program × ranks × ZeRO stage × moment of death: killed with SIGKILL, resumed, and compared bit by bit with a run in one go.
+"""Program × engine × ranks × ZeRO stage or tensor-parallel ranks × moment of death: killed with SIGKILL, resumed, and compared bit by bit with a run in one go.
 
     make resume-matrix
 
@@ -8,7 +8,7 @@ Prints a line a cell; exits 1 when one is not exact.
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ INPUTS = {
     "reward_model": {"base": "policy", "preferences": "preferences"},
     "dpo": {"policy": "policy", "reference": "policy", "preferences": "preferences"},
 }
+MEGATRON = ((1, 0, "megatron", 1), (2, 0, "megatron", 1), (2, 0, "megatron", 2))
 STEPS = 8
 EVERY = 3
 _COST = ("time", "tokens")
@@ -31,17 +32,22 @@ _COST = ("time", "tokens")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: which program, on how many ranks, at which ZeRO stage."""
+    """One run: which program, on how many ranks, at which ZeRO stage; on Megatron, how many ranks hold one copy of the weights."""
 
     program: str
     ranks: int
-    zero_stage: int
+    zero_stage: int = 0
+    engine: str = "deepspeed"
+    tensor_parallel: int = 1
 
     def spec(self, store: Store, config: dict[str, Any], salt: str) -> RunSpec:
-        return store.spec(self.program, INPUTS[self.program], {**config, "steps": STEPS, "zero_stage": self.zero_stage}, salt=salt)
+        changed = {**config, "steps": STEPS, "zero_stage": self.zero_stage, "engine": self.engine}
+        spec = store.spec(self.program, INPUTS[self.program], changed, salt=salt)
+        return spec if self.engine == "deepspeed" else replace(spec, program=f"{spec.program}_{self.engine}")
 
     def run(self, store: Store, spec: RunSpec, n: int = 1, moment: str | None = None) -> Started:
         settings: dict[str, Any] = {"save_every_steps": EVERY, "save_in_background": True, "micro_batch": 4}
+        settings["tensor_parallel"] = self.tensor_parallel
         if moment is None:
             return store.run_ranks(spec, self.ranks, n, **settings)
         number, rank = MOMENTS[moment]
@@ -71,7 +77,7 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
     Raises:
         AssertionError: a run that should have died did not, or one that should have ended well did not.
     """
-    name = f"{cell.program} {cell.ranks} {cell.zero_stage}"
+    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.tensor_parallel}"
     whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
     assert whole.code == 0, whole.stderr
     for moment in moments:
@@ -96,12 +102,15 @@ def main() -> int:
     align_store.preferences(store, "preferences")
     configs = {"sft": {**SFT, "eval_rows": 0}, "reward_model": align_store.REWARD, "dpo": align_store.DPO}
     bad = 0
-    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'killed at':15}{'resumed at step':17}exact")
-    for program, ranks, stage in product(configs, (1, 2), (0, 1, 2, 3)):
-        for seen in outcomes(store, Cell(program, ranks, stage), configs[program]):
+    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'killed at':15}{'resumed at step':17}exact")
+    cells = [Cell(*place) for place in product(configs, (1, 2), (0, 1, 2, 3))]
+    cells += [Cell(program, *place) for program in ("sft", "dpo") for place in MEGATRON]
+    for cell in cells:
+        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}"
+        for seen in outcomes(store, cell, configs[cell.program]):
             bad += not seen.exact
             word = "yes" if seen.exact else "NO"
-            print(f"{program:14}{'deepspeed':11}{ranks:<6}{stage:<6}{seen.moment:15}{seen.resumed_at:<17}{word}", flush=True)
+            print(f"{start}{seen.moment:15}{seen.resumed_at:<17}{word}", flush=True)
     print("all exact" if not bad else f"{bad} not exact")
     return int(bad > 0)
 
