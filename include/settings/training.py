@@ -182,12 +182,6 @@ class RewardModelSettings(OptimiserSettings):
     """An ensemble: one member for each seed, trained one after the other in the same job. Left out: one, by the recipe's seed."""
 
     @model_validator(mode="after")
-    def _no_head_on_megatron(self) -> "RewardModelSettings":
-        if self.engine != "deepspeed":
-            raise ValueError(f"engine {self.engine} trains SFT and DPO only in this version; set engine: deepspeed")
-        return self
-
-    @model_validator(mode="after")
     def _an_ensemble(self) -> "RewardModelSettings":
         if self.seeds and (len(set(self.seeds)) != len(self.seeds) or not 3 <= len(self.seeds) <= 5 or min(self.seeds) < 0):
             raise ValueError(f"seeds {list(self.seeds)}: an ensemble has 3 to 5 different seeds, none below 0")

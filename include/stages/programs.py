@@ -74,7 +74,9 @@ def generate(bench: Bench, policy: ModelRef, prompts: DatasetRef) -> Plan:
 
 def reward_model(bench: Bench, base: ModelRef, preferences: DatasetRef) -> Plan:
     inputs = {"base": _model(base), "preferences": _data(preferences)}
-    return bench.plan("reward_model", inputs, bench.recipe.reward_model, tokenizer=base.tokenizer, chat_template=base.chat_template)
+    settings = bench.recipe.reward_model
+    tokenizer, template, program = base.tokenizer, base.chat_template, _of_engine("reward_model", settings.engine)
+    return bench.plan("reward_model", inputs, settings, tokenizer=tokenizer, chat_template=template, program=program)
 
 
 def dpo(bench: Bench, policy: ModelRef, preferences: DatasetRef) -> Plan:

@@ -6,7 +6,7 @@ their Hugging Face names, so another number of ranks, and another cutting, goes 
 
 Not supported, and refused: pipeline, sequence, context and expert parallel; the distributed optimiser (zero_stage above 0),
 whose checkpoints do not resume rightly without TransformerEngine; bf16; adapters and frozen weights; models other than
-Llama, or with biases, dropout or RoPE that changes with the length. Reward models and PPO have no such program.
+Llama, or with biases, dropout or RoPE that changes with the length. PPO has no such program.
 Tried on CPUs over gloo alone.
 """
 
@@ -25,8 +25,9 @@ from include.runtime.ranks import WAIT, Ranks, ranks_of_environment
 from include.training.engine import EngineSettings
 from include.training.errors import TrainingError
 from include.training.megatron_cpu import layers_can_run
-from include.training.megatron_llama import LlamaPieces, MegatronScorer, Piece, check_supported
+from include.training.megatron_llama import LlamaPieces, MegatronScorer, MegatronScores, Piece, check_supported
 from include.training.optimizer_state import MOMENTS, Named, groups_of, saved_state, trainable
+from include.training.reward_head import SequenceScores
 from include.training.scoring import AnswerScorer
 
 _WRAPPED = "model."
@@ -89,7 +90,7 @@ def _here(ranks: Ranks) -> _Place:
 
 
 class MegatronEngine:
-    """One scorer of answers, its optimiser, and this rank's part of both."""
+    """One scorer of answers or sequences, its optimiser, and this rank's part of both."""
 
     def __init__(self, module: torch.nn.Module, settings: EngineSettings) -> None:
         if _place is None:
@@ -97,7 +98,8 @@ class MegatronEngine:
         self.settings, self._place, self.data = settings, _place, _place.data
         self._own = module
         self._pieces = _checked(module, settings, _place.tensor.count)
-        self._inner = MegatronScorer(module.model, self._pieces, _place.tensor.rank).to(_device())
+        make = MegatronScores if self._pieces.output == "score" else MegatronScorer
+        self._inner = make(module.model, self._pieces, _place.tensor.rank).to(_device())
         self._parameters: dict[str, torch.nn.Parameter] = dict(self._inner.gpt.named_parameters())
         if odd := sorted(set(self._parameters) ^ {piece.name for piece in self._pieces}):
             raise TrainingError(f"engine megatron: nothing is known of the parameter {odd[0]}")
@@ -245,10 +247,10 @@ def _checked(module: torch.nn.Module, settings: EngineSettings, tensor_parallel:
         raise TrainingError(f"engine megatron: zero_stage {settings.zero_stage}: its distributed optimiser is not supported, set 0")
     if settings.precision != "fp32":
         raise TrainingError(f"engine megatron: precision {settings.precision} is not supported, set fp32")
-    if not isinstance(module, AnswerScorer):
-        raise TrainingError(f"engine megatron: {type(module).__name__} is not supported, it trains SFT and DPO only")
+    if not isinstance(module, AnswerScorer | SequenceScores):
+        raise TrainingError(f"engine megatron: {type(module).__name__} is not supported, it trains policies and reward models")
     check_supported(module.model, tensor_parallel)
-    pieces = LlamaPieces.of(module.model.config, tensor_parallel)
+    pieces = LlamaPieces.of(module.model, tensor_parallel)
     known = {_WRAPPED + name for piece in pieces for name in piece.sources}
     if odd := sorted(known ^ set(trainable(module))):
         raise TrainingError(f"engine megatron trains a Llama whole, without adapters: {odd[0]} is frozen, or not a Llama's")

@@ -60,14 +60,17 @@ class LlamaPieces:
     groups: int
     queries_a_group: int
     vocabulary: int
-    tied: bool
+    output: str
     ranks: int
+    """output: tokens (an output layer of its own), tied (the embedding serves as one), or score (a reward model's head)."""
 
     @classmethod
-    def of(cls, config: Any, ranks: int) -> "LlamaPieces":
+    def of(cls, model: Any, ranks: int) -> "LlamaPieces":
+        config = model.config
         groups = config.num_key_value_heads
         queries = config.num_attention_heads // groups
-        return cls(config.num_hidden_layers, groups, queries, config.vocab_size, bool(config.tie_word_embeddings), ranks)
+        output = "score" if hasattr(model, "score") else "tied" if config.tie_word_embeddings else "tokens"
+        return cls(config.num_hidden_layers, groups, queries, config.vocab_size, output, ranks)
 
     @property
     def padded_vocabulary(self) -> int:
@@ -86,8 +89,10 @@ class LlamaPieces:
             yield Piece(f"{ours}mlp.linear_fc1.weight", (f"{theirs}mlp.gate_proj.weight", f"{theirs}mlp.up_proj.weight"), "gate_up")
             yield Piece(f"{ours}mlp.linear_fc2.weight", (f"{theirs}mlp.down_proj.weight",), "columns")
         yield Piece("decoder.final_layernorm.weight", ("model.norm.weight",), "whole")
-        if not self.tied:
+        if self.output == "tokens":
             yield Piece("output_layer.weight", ("lm_head.weight",), "vocabulary")
+        if self.output == "score":
+            yield Piece("score.weight", ("score.weight",), "whole")
 
     def cut(self, piece: Piece, whole: Sequence[Tensor]) -> Sequence[Tensor]:
         """The part of each rank."""
@@ -127,11 +132,8 @@ class LlamaPieces:
         return [part.reshape(-1, whole.shape[1]) for part in split]
 
 
-class MegatronScorer(torch.nn.Module):
-    """Log-probability of each learned token, [learned token], float32: the same forward as `scoring.AnswerScorer`.
-
-    model: a Llama of transformers, whose weights are taken over; it keeps its own.
-    """
+class MegatronLlama(torch.nn.Module):
+    """What both scorers below share: a GPTModel with the weights of `model`, a Llama of transformers, which keeps its own."""
 
     def __init__(self, model: Any, pieces: LlamaPieces, rank: int) -> None:
         super().__init__()
@@ -145,14 +147,15 @@ class MegatronScorer(torch.nn.Module):
             vocab_size=pieces.padded_vocabulary,
             max_sequence_length=config.max_position_embeddings,
             position_embedding_type="rope",
-            share_embeddings_and_output_weights=pieces.tied,
+            share_embeddings_and_output_weights=pieces.output != "tokens",
         )
-        rotary = model.get_decoder().rotary_emb
-        self.register_buffer("frequencies", rotary.inv_freq.detach().float().clone(), persistent=False)
+        if pieces.output == "score":
+            self.gpt.score = torch.nn.Linear(config.hidden_size, 1, bias=False)
+        self.register_buffer("frequencies", model.base_model.rotary_emb.inv_freq.detach().float().clone(), persistent=False)
         self.fill(dict(model.named_parameters()), pieces, rank)
 
     @property
-    def model(self) -> "MegatronScorer":
+    def model(self) -> "MegatronLlama":
         """What is asked for its `config`, as `AnswerScorer.model` is."""
         return self
 
@@ -162,6 +165,25 @@ class MegatronScorer(torch.nn.Module):
         own = dict(self.gpt.named_parameters())
         for piece in pieces:
             own[piece.name].copy_(pieces.cut(piece, [weights[name] for name in piece.sources])[rank])
+
+    def hidden(self, input_ids: Tensor, attention_mask: Tensor, position_ids: Tensor | None) -> Tensor:
+        """[position, row, hidden], after the last norm."""
+        found: Tensor = self.gpt.decoder(
+            hidden_states=self.gpt.embedding(input_ids=input_ids, position_ids=None),
+            attention_mask=_unseen(attention_mask, packed=position_ids is not None),
+            rotary_pos_emb=self._angles(input_ids, position_ids),
+        )
+        return found
+
+    def _angles(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
+        """[position, row or 1, 1, head size]: positions as they are told, from 0 in each row otherwise."""
+        told = torch.arange(input_ids.shape[1], device=input_ids.device)[None] if position_ids is None else position_ids
+        angles = told.T[..., None].float() * self.frequencies
+        return torch.cat((angles, angles), -1)[:, :, None]
+
+
+class MegatronScorer(MegatronLlama):
+    """Log-probability of each learned token, [learned token], float32: the same forward as `scoring.AnswerScorer`."""
 
     def forward(
         self,
@@ -173,12 +195,7 @@ class MegatronScorer(torch.nn.Module):
         temperature: float = 1.0,
         position_ids: Tensor | None = None,
     ) -> Tensor:
-        hidden = self.gpt.embedding(input_ids=input_ids, position_ids=None)
-        hidden = self.gpt.decoder(
-            hidden_states=hidden,
-            attention_mask=_unseen(attention_mask, packed=position_ids is not None),
-            rotary_pos_emb=self._angles(input_ids, position_ids),
-        )
+        hidden = self.hidden(input_ids, attention_mask, position_ids)
         shared = self.gpt.shared_embedding_or_output_weight() if self.gpt.share_embeddings_and_output_weights else None
         logits, _ = self.gpt.output_layer(hidden[columns, rows][:, None], weight=shared)
         logits = logits[:, 0].float()
@@ -190,11 +207,15 @@ class MegatronScorer(torch.nn.Module):
             logits = logits / temperature
         return -vocab_parallel_cross_entropy(logits, targets)
 
-    def _angles(self, input_ids: Tensor, position_ids: Tensor | None) -> Tensor:
-        """[position, row or 1, 1, head size]: positions as they are told, from 0 in each row otherwise."""
-        told = torch.arange(input_ids.shape[1], device=input_ids.device)[None] if position_ids is None else position_ids
-        angles = told.T[..., None].float() * self.frequencies
-        return torch.cat((angles, angles), -1)[:, :, None]
+
+class MegatronScores(MegatronLlama):
+    """Scores at (row, column), float32: the same forward as `reward_head.SequenceScores`. Each rank holds the head whole."""
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, columns: Tensor, position_ids: Tensor | None = None
+    ) -> Tensor:
+        scores: Tensor = self.gpt.score(self.hidden(input_ids, attention_mask, position_ids)[columns, rows])
+        return scores.squeeze(-1).float()
 
 
 def _unseen(mask: Tensor, *, packed: bool) -> Tensor:

@@ -177,7 +177,7 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
         ("sft", {"engine": "megatron", "trainer": "trl"}, "engine belong to our own"),
         ("sft", {"engine": "megatron", "pipeline_parallel": 2}, "pipeline_parallel"),
         ("dpo", {"engine": "megatron", "zero_stage": 2}, "no distributed optimiser"),
-        ("reward_model", {"engine": "megatron"}, "SFT and DPO only in this version"),
+        ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
     ],
 )

@@ -151,9 +151,10 @@ def test_another_trainer_is_another_program_of_the_same_stage_with_a_key_of_its_
 
 def test_another_engine_is_another_program_of_the_same_stage_and_no_part_of_the_others_key() -> None:
     tiny = recipe("tiny")
-    mega = bench(sft=tiny.sft.model_copy(update={"engine": "megatron"}), dpo=tiny.dpo.model_copy(update={"engine": "megatron"}))
+    mega = bench(**{name: getattr(tiny, name).model_copy(update={"engine": "megatron"}) for name in ("sft", "reward_model", "dpo")})
     for stage, own, other in (
         ("sft", programs.sft(bench(), BASE, DEMONSTRATIONS), programs.sft(mega, BASE, DEMONSTRATIONS)),
+        ("reward_model", programs.reward_model(bench(), SFT, PAIRS), programs.reward_model(mega, SFT, PAIRS)),
         ("dpo", programs.dpo(bench(), SFT, PAIRS), programs.dpo(mega, SFT, PAIRS)),
     ):
         assert (own.spec.program, other.spec.program) == (f"include.training.{stage}", f"include.training.{stage}_megatron")

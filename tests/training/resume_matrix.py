@@ -104,7 +104,7 @@ def main() -> int:
     bad = 0
     print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'killed at':15}{'resumed at step':17}exact")
     cells = [Cell(*place) for place in product(configs, (1, 2), (0, 1, 2, 3))]
-    cells += [Cell(program, *place) for program in ("sft", "dpo") for place in MEGATRON]
+    cells += [Cell(program, *place) for program in configs for place in MEGATRON]
     for cell in cells:
         start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}"
         for seen in outcomes(store, cell, configs[cell.program]):
