@@ -212,6 +212,15 @@ def test_one_rank_goes_on_from_what_two_saved(store: Store, alone: Started) -> N
     assert _curve(second) == pytest.approx(_curve(alone)[3:], abs=1e-5)
 
 
+def test_packing_early_stop_and_a_look_at_validation_rows_are_deepspeeds_on_two_ranks(store: Store) -> None:
+    config = {**SFT, "packing": True, "early_stop": {"every_steps": 2, "patience": 2}, "attention": "eager"}
+    cells = (Cell("sft", 1), _megatron("sft", 2, 2))
+    own, cut = (cell.run(store, cell.spec(store, config, f"options {cell.engine}")) for cell in cells)
+    assert _curve(cut) == pytest.approx(_curve(own), abs=1e-4)
+    for name in ("heldout_loss_before", "heldout_loss_after", "validation_loss_best", "best_step"):
+        assert cut.report.metrics[name] == pytest.approx(own.report.metrics[name], abs=1e-4)
+
+
 @pytest.fixture(scope="module")
 def paired(store: Store) -> Store:
     store.artifact("policy", Path(store.places["base"].path))
