@@ -129,8 +129,8 @@ class Capability:
         return next((p for p in self.partitions or () if p.name == name), None)
 
     def of_qos(self, name: str | None) -> Qos | None:
-        """The QOS of a name."""
-        return next((q for q in self.qos or () if q.name == name), None)
+        """The QOS of a name; Slurm takes it in any case."""
+        return next((q for q in self.qos or () if name and q.name.lower() == name.lower()), None)
 
     def nodes_of(self, partition: str) -> tuple[NodeGroup, ...]:
         """The kinds of nodes of a partition."""

@@ -97,7 +97,7 @@ def _needs(asked: Asked) -> Iterator[_Need]:
     if memory:
         name = "mem" if asked.mem else "mem_per_cpu"
         yield _Need(name, f"{memory} MiB", lambda group: group.memory_mb >= memory, _most("memory_mb", "{} MiB a node"))
-    cpus = (asked.cpus_per_task or 1) * (asked.ntasks_per_node or 1)
+    cpus = (asked.cpus_per_task or 1) * _tasks_per_node(asked)
     yield _Need("cpus_per_task", f"{cpus} CPUs", lambda group: group.cpus >= cpus, _most("cpus", "{} CPUs a node"))
 
 
@@ -105,8 +105,13 @@ def _memory_per_node(asked: Asked) -> int:
     if asked.mem:
         return memory_mb(asked.mem)
     if asked.mem_per_cpu:
-        return memory_mb(asked.mem_per_cpu) * (asked.cpus_per_task or 1) * (asked.ntasks_per_node or 1)
+        return memory_mb(asked.mem_per_cpu) * (asked.cpus_per_task or 1) * _tasks_per_node(asked)
     return 0
+
+
+def _tasks_per_node(asked: Asked) -> int:
+    """Tasks that each node has to hold at the least: beside ``ntasks``, ``ntasks_per_node`` is only the most a node gets."""
+    return 1 if asked.ntasks else asked.ntasks_per_node or 1
 
 
 def _with_features(asked: Asked, groups: Sequence[NodeGroup], not_checked: list[str]) -> list[NodeGroup] | Impossible:

@@ -7,7 +7,7 @@ Every refusal names the nearest request that could run.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from airflow_slurm import fitting
@@ -79,19 +79,21 @@ class _Check:
     def _among(self, name: str, wanted: list[str], known: Sequence[Partition | Qos | Reservation] | None) -> Iterator[Impossible]:
         if known is not None:
             names = [item.name for item in known]
-            yield from (unknown(name, word, names) for word in wanted if word not in names)
+            # QOS are taken in any case; of the others, nothing certain is lost by doing the same.
+            there = {known_name.lower() for known_name in names}
+            yield from (unknown(name, word, names) for word in wanted if word.lower() not in there)
 
     def _account(self) -> Iterator[Impossible]:
         """An account, and a QOS in it, as far as the site enforces that they are assigned."""
         mine, asked = self.site.associations, self.asked
         if not mine or "associations" not in self.enforce:
             return
-        fitting_ones = [a for a in mine if asked.account in (None, a.account)]
+        fitting_ones = [a for a in mine if asked.account is None or _in_any_case(asked.account, [a.account])]
         if not fitting_ones:
             yield unknown("account", asked.account or "", {a.account for a in mine}, f"is no account of {self.site.user} here")
             return
         allowed = sorted({name for a in fitting_ones for name in a.qos})
-        if asked.qos and "qos" in self.enforce and allowed and asked.qos not in allowed and self.site.of_qos(asked.qos):
+        if asked.qos and "qos" in self.enforce and allowed and not _in_any_case(asked.qos, allowed) and self.site.of_qos(asked.qos):
             where = f" in account {asked.account}" if asked.account else ""
             yield Impossible("qos", f"{asked.qos!r} may not be asked for{where}", " or ".join(allowed))
 
@@ -101,7 +103,7 @@ class _Check:
             return
         alternatives = "|" in self.asked.licenses
         for part in re.split(r"[,;]", self.asked.licenses):
-            name, _, count = part.partition(":")
+            name, _, count = part.replace("*", ":").replace("=", ":").partition(":")
             bare = name.partition("@")[0]
             if alternatives or not (name in known or bare in known):
                 # A licence of a server elsewhere may be named with or without it.
@@ -118,7 +120,7 @@ class _Check:
         """The limits on one job. A partition's QOS comes before the job's own, limit by limit, unless the latter says OverPartQOS."""
         named, own = self.site.of_qos(self.asked.qos), self.site.of_qos(part.qos)
         order = [q for q in ((named, own) if named and "OverPartQOS" in named.flags else (own, named)) if q]
-        if "limits" not in self.enforce or not order:
+        if "limits" not in self.enforce or not order or self.site.rewrites:
             return
         said = " and ".join(f"QOS {qos.name}" for qos in order) + f" in {whose}"
         yield from self._time(next((qos.max_time_s for qos in order if qos.max_time_s is not None), None), said)
@@ -159,10 +161,11 @@ class _Check:
     def _candidates(self) -> list[Partition]:
         if self.site.partitions is None:
             return []
+        if self.site.rewrites:  # a plugin may choose any of them, whatever the job names
+            return list(self.site.partitions)
         if self.asked.partition:
             return [p for name in _words(self.asked.partition) if (p := self.site.partition(name))]
-        # A plugin may choose any of them for a job that names none.
-        return [p for p in self.site.partitions if p.default or self.site.rewrites]
+        return [p for p in self.site.partitions if p.default]
 
     def _in(self, part: Partition) -> Iterator[Impossible]:
         whose = f"partition {part.name}"
@@ -179,23 +182,42 @@ class _Check:
             yield Impossible("nodes", f"{nodes} nodes; {whose} takes jobs of at least {part.min_nodes}", str(part.min_nodes))
         yield from self._under(part, whose)
         yield from self._memory_limit(part, whose)
-        yield from fitting.problems(self.asked, self.site.nodes_of(part.name), nodes, whose, self.verdict.not_checked)
+        groups = self.site.nodes_of(part.name)
+        if groups and sum(group.nodes for group in groups) < (part.total_nodes or 0):
+            # sinfo hides nodes of a cloud that are powered down.
+            self.verdict.not_checked.append(f"nodes of {whose}: not all of them are shown")
+            groups = ()
+        yield from fitting.problems(self.asked, groups, nodes, whose, self.verdict.not_checked)
 
     def _may_use(self, part: Partition, whose: str) -> Iterator[Impossible]:
+        if self.site.rewrites:
+            return
         for name, value, allowed, denied in (
             ("account", self.asked.account, part.allow_accounts, part.deny_accounts),
             ("qos", self.asked.qos, part.allow_qos, part.deny_qos),
         ):
-            if value and allowed is not None and value not in allowed:
+            if value and allowed is not None and not _in_any_case(value, allowed):
+                if name == "account" and not self._stands_alone(value):
+                    self.verdict.not_checked.append(f"account {value} in {whose}: it may be below one that is allowed")
+                    continue
                 yield Impossible(name, f"{value!r} may not use {whose}", " or ".join(allowed))
-            elif value and allowed is None and value in denied:
+            elif value and allowed is None and _in_any_case(value, denied):
                 yield Impossible(name, f"{value!r} may not use {whose}")
+
+    def _stands_alone(self, account: str) -> bool:
+        """Whether an account has to be listed itself; newer versions take those below a listed one too."""
+        major = re.match("[0-9]+", self.site.version or "")
+        return account.lower() == "root" or (major is not None and int(major.group()) < 23)
 
     def _memory_limit(self, part: Partition, whose: str) -> Iterator[Impossible]:
         limit = part.max_memory_per_node_mb
         asked = memory_mb(self.asked.mem) if self.asked.mem else 0
         if limit is not None and asked > limit:
             yield Impossible("mem", f"{asked} MiB a node; {whose} allows {limit}", f"{limit}M")
+
+
+def _in_any_case(name: str, names: Iterable[str]) -> bool:
+    return name.lower() in (known.lower() for known in names)
 
 
 def _words(text: str | None) -> list[str]:

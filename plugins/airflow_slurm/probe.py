@@ -38,7 +38,7 @@ async def probe(client: SlurmClient) -> Capability:
         version=config.get("SLURM_VERSION") or version,
         cluster=config.get("ClusterName") or client.cluster,
         user=user,
-        enforce=tuple(w for w in config["AccountingStorageEnforce"].lower().split(",") if w != "none") if config else None,
+        enforce=_enforced(config.get("AccountingStorageEnforce")),
         max_array_size=_whole(config.get("MaxArraySize", "")),
         requeue=config["JobRequeue"] == "1" if "JobRequeue" in config else None,
         kill_wait_s=_whole(config.get("KillWait", "").removesuffix(" sec")),
@@ -98,6 +98,10 @@ async def _of_accounting(parts: _Parts, user: str | None, cluster: str | None, a
 def _accounting(config: dict[str, str]) -> bool | None:
     kind = config.get("AccountingStorageType", "")
     return None if not kind else "slurmdbd" in kind
+
+
+def _enforced(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word for word in text.lower().split(",") if word != "none")
 
 
 def _is_json(text: str) -> bool:

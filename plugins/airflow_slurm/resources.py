@@ -19,7 +19,9 @@ _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _MODULE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]*")
 _MEMORY = re.compile(r"[0-9]+[KMGT]?")
 _TIME = re.compile(r"[0-9]+|(?:[0-9]+-)?[0-9]+:[0-9]{2}(?::[0-9]{2})?|[0-9]+-[0-9]+|[0-9]+:[0-9]{2}:[0-9]{2}|UNLIMITED")
-_GRES = re.compile(r"(?:gres[:/])?(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>[A-Za-z][\w.-]*))?(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGT]?))?")
+#: A type may begin with a digit (``gpu:3090:8``, ``gpu:1g.10gb:7``); digits alone at the end are the count.
+_GRES = re.compile(r"(?:gres[:/])?(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGT]?))?")
+_NOT_SAID = re.compile(r":\(null\)|:no_consume|\([^)]*\)")
 
 WORD_FIELDS = ("partition", "account", "qos", "reservation", "licenses", "gres")
 COUNT_FIELDS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "gpus", "gpus_per_node", "switches")
@@ -112,11 +114,16 @@ class Preemptible:
 def gres_list(text: str) -> list[Gres]:
     """``gpu:a100:4(S:0-1),shard:8`` in any form of sinfo, scontrol or sbatch; what can't be read is left out."""
     found = []
-    for part in re.sub(r"\([^)]*\)", "", text).split(","):
-        if (match := _GRES.fullmatch(part.strip())) and match["name"] != "null":
+    for part in gres_words(text):
+        if (match := _GRES.fullmatch(part)) and match["name"] != "null":
             count = int(match["count"] or 1) * 1024 ** " KMGT".index(match["unit"] or " ")
             found.append(Gres(match["name"], match["type"] or "", count))
     return found
+
+
+def gres_words(text: str) -> list[str]:
+    """The entries of such a list, without what says nothing about name, type and count."""
+    return [part.strip() for part in _NOT_SAID.sub("", text).split(",") if part.strip()]
 
 
 def gpus_of(asked: Resources | JobSpec) -> Iterator[str]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from airflow_slurm.capability import Association, NodeGroup, Partition, Qos, Reservation
 from airflow_slurm.errors import UnreadableAnswer
 from airflow_slurm.parse import epoch
-from airflow_slurm.resources import gres_list
+from airflow_slurm.resources import Gres, gres_list, gres_words
 from airflow_slurm.site_commands import ASSOCIATION_COLUMNS, QOS_COLUMNS
 
 _NO_LIMIT = {"", "UNLIMITED", "N/A", "(NULL)", "NONE", "INFINITE", "NOT_SET"}
@@ -36,7 +36,7 @@ def nodes(text: str) -> tuple[NodeGroup, ...]:
         name, count, cpus, memory, gres, features, state = columns
         if not (count.isdigit() and cpus.isdigit() and memory.isdigit()):
             raise UnreadableAnswer(f"sinfo printed a line of an unknown form: {'|'.join(columns)[:200]!r}")
-        kinds = tuple(gres_list("" if gres == "(null)" else gres))
+        kinds = _gres(gres)
         words = () if features == "(null)" else tuple(features.split(","))
         found.append(NodeGroup(name, int(count), int(cpus), int(memory), kinds, words, state))
     return tuple(found)
@@ -139,6 +139,14 @@ def tres(text: str) -> dict[str, int]:
         elif value.isdigit():
             found[name] = int(value)
     return found
+
+
+def _gres(text: str) -> tuple[Gres, ...]:
+    """Of one node, all of them: a node that seems to hold less than it does would make a possible job look impossible."""
+    found = gres_list(text)
+    if len(found) != len(gres_words(text)):
+        raise UnreadableAnswer(f"sinfo printed generic resources of an unknown form: {text[:200]!r}")
+    return tuple(found)
 
 
 def _partition(pairs: dict[str, str]) -> Partition:

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_slurm import site_parse
 from airflow_slurm.capability import Capability, NodeGroup, Partition
+from airflow_slurm.errors import UnreadableAnswer
 from airflow_slurm.possible import check
 from airflow_slurm.resources import Gres, Resources
 from airflow_slurm.spec import JobSpec
@@ -141,6 +143,50 @@ def test_names_that_a_submit_plugin_may_change_are_not_refused() -> None:
     assert problems(site, partition="alias", qos="gold", account="x") == []
     assert problems(site, gpus_per_node=2, mem="60G") == []
     assert problems(site, partition="gpu", gpus_per_node=8) != []
+
+
+def test_limits_of_what_a_submit_plugin_may_choose_otherwise_refuse_nothing() -> None:
+    site = replace(record_of("24.11"), rewrites="lua")
+    assert problems(site, partition="debug", time_limit=60) == []
+    assert problems(site, partition="gpu", qos="small", nodes=2) == []
+
+
+def test_names_are_taken_in_any_case_as_slurm_takes_them() -> None:
+    assert problems(record_of("24.11"), partition="gpu", account="ML", qos="Normal") == []
+
+
+def test_an_account_below_one_that_is_allowed_may_be_meant() -> None:
+    """Newer versions take the accounts below a listed one; which those are is not asked for."""
+    site = record_of("24.11")
+    part = replace(site.partition("gpu") or Partition("gpu"), allow_accounts=("physics",), allow_qos=None)
+    site = replace(site, partitions=(part,))
+    assert problems(site, partition="gpu", account="ml") == []
+    assert problems(replace(site, version="22.05.8"), partition="gpu", account="ml") != []
+
+
+def test_nodes_that_are_powered_down_and_not_shown_may_hold_what_is_asked_for() -> None:
+    site = Capability(0.0, partitions=(Partition("p", default=True, total_nodes=9),), nodes=(NodeGroup("p", 1, 4, 8000),))
+    assert problems(site, gpus_per_node=8, cpus_per_task=64) == []
+    shown = replace(site, nodes=(NodeGroup("p", 9, 4, 8000),))
+    assert problems(shown, gpus_per_node=8) != []
+
+
+def test_beside_ntasks_the_tasks_of_a_node_are_only_the_most_it_gets() -> None:
+    assert problems(record_of("24.11"), ntasks=2, ntasks_per_node=8) == []
+    assert problems(record_of("24.11"), ntasks_per_node=8) != []
+
+
+@pytest.mark.parametrize("text", ["gpu:3090:8", "gpu:3090:8(S:0,1)", "gpu:1g.10gb:8", "gpu:8", "gpu:(null):8", "gpu:a100:no_consume:8"])
+def test_gpus_are_counted_whatever_their_type_is_called(text: str) -> None:
+    nodes = site_parse.nodes(f"p|1|4|8000|{text}|(null)|idle")
+    site = Capability(0.0, partitions=(Partition("p", default=True),), nodes=nodes)
+    assert problems(site, gpus_per_node=8) == []
+    assert problems(site, gpus_per_node=9) != []
+
+
+def test_a_node_whose_generic_resources_cannot_be_read_is_not_taken_for_an_empty_one() -> None:
+    with pytest.raises(UnreadableAnswer, match="generic resources"):
+        site_parse.nodes("p|1|4|8000|gpu:a100:2,??|(null)|idle")
 
 
 def test_limits_that_are_not_enforced_refuse_nothing() -> None:
