@@ -34,8 +34,12 @@ class Task:
         self.state = TaskState()
         self.xcoms: dict[str, Any] = {}
         push = lambda key, value: self.xcoms.__setitem__(key, json.loads(json.dumps(value)))  # noqa: E731
-        ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="t", map_index=-1, xcom_push=push)
-        self.context: Any = {"ti": ti, "task_state_store": self.state}
+        self.ti = SimpleNamespace(dag_id="d", run_id=run_id, task_id="t", map_index=-1, max_tries=2, xcom_push=push)
+        self.context: Any = {"ti": self.ti, "task_state_store": self.state}
+
+    def clear(self) -> None:
+        """What Airflow changes when somebody clears the task; a retry changes nothing of it."""
+        self.ti.max_tries += 1
 
     def execute(self) -> TaskDeferred:
         with pytest.raises(TaskDeferred) as caught:

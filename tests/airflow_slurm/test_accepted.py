@@ -1,0 +1,114 @@
+"""A worker that dies after it accepted a job: its retry runs nothing again, a cleared task does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_slurm import operators
+from airflow_slurm.array_operator import SlurmArrayOperator
+from airflow_slurm.errors import JobFailed
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.receipts import JobEnd, Receipt
+from airflow_slurm.shards import ShardEnd
+from airflow_slurm.states import Phase
+from airflow_slurm.submit import Submitted
+from airflow_slurm.view import JobView
+
+from .tasks import Task
+
+KEY = "work"
+VIEW = JobView("7", phase=Phase.SUCCEEDED, state="COMPLETED", elapsed_s=3.0)
+Make = Callable[..., Task]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FileReceipts:
+    return FileReceipts(str(tmp_path / "receipts"))
+
+
+@pytest.fixture
+def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Tasks at a site where every job completes: submitting claims and writes the receipt, as the real protocol does."""
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me"}')
+
+    async def submit(client: Any, store: Any, work: Any, owner: Any, **_: Any) -> Submitted:
+        claim = store.claim(work.key, owner)
+        work.on_claim(claim.n)
+        receipt = Receipt(str(6 + claim.n), work.name_for(claim.n), "nowhere", array=work.spec_for(claim.n).array)
+        store.record(work.key, claim.n, receipt)
+        return Submitted(claim.n, receipt, claim.since, claim.adopted)
+
+    class Client:
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(operators, "submit", submit)
+    monkeypatch.setattr(operators.SlurmHook, "get_client", lambda self: Client())
+
+    def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", **kwargs: Any) -> Task:
+        values = {"task_id": "t", "slurm_conn_id": "nowhere", "key": KEY, "receipts_config": {"root": str(store.root)}}
+        return Task(lambda: cls(spec={"command": ["true"]}, **values, **kwargs), run_id)
+
+    return task
+
+
+def dies_after_accepting(task: Task, **event: Any) -> None:
+    """Everything up to the end of ``execute_complete``; Airflow never hears of the result."""
+    task.resume(task.execute(), {"status": "ended", "view": VIEW.to_json(), **event})
+
+
+def test_its_retry_takes_the_accepted_job(make: Make, store: FileReceipts) -> None:
+    task = make()
+    dies_after_accepting(task)
+    for _ in range(2):  # the retry may die as well
+        assert task.make().execute(task.context) == {"job_id": "7", "n": 1, "state": "COMPLETED", "elapsed_s": 3.0}
+    assert store.get(KEY) is None
+
+
+def test_a_cleared_task_runs_anew(make: Make, store: FileReceipts) -> None:
+    task = make()
+    dies_after_accepting(task)
+    task.clear()
+    assert task.execute().kwargs["request_state"]["n"] == 2
+
+
+def test_what_another_run_had_accepted_before_is_not_this_ones(make: Make, store: FileReceipts) -> None:
+    dies_after_accepting(make())
+    assert make(run_id="r2").execute().kwargs["request_state"]["n"] == 2
+
+
+def test_a_job_that_failed_is_run_again(make: Make, store: FileReceipts) -> None:
+    task = make()
+    deferred = task.execute()
+    store.close(KEY, 1, JobEnd("failed", view=VIEW))
+    assert deferred is not None
+    assert task.execute().kwargs["request_state"]["n"] == 2
+
+
+def test_one_that_is_not_acceptable_any_more_is_run_again(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = make()
+    dies_after_accepting(task)
+
+    def refuses(*_: Any) -> None:
+        raise JobFailed("the output is gone", cause="output_missing")
+
+    monkeypatch.setattr(SlurmJobOperator, "accept", refuses)
+    assert task.execute().kwargs["request_state"]["n"] == 2
+
+
+def test_an_array_gives_the_ends_of_all_its_shards(make: Make, store: FileReceipts) -> None:
+    task = make(SlurmArrayOperator, shards=2)
+    assert task.execute().kwargs["request_state"]["n"] == 1
+    first = {"0": ShardEnd(0, 1, "7_0", "succeeded").to_json(), "1": ShardEnd(1, 1, "7_1", "failed", retryable=True).to_json()}
+    store.close(KEY, 1, JobEnd("interrupted", "shards_failed", view=VIEW, shards=first))
+    dies_after_accepting(task, tasks={"1": VIEW.to_json()})
+    ends = task.make().execute(task.context)
+    assert [(end["index"], end["n"], end["outcome"]) for end in ends] == [(0, 1, "succeeded"), (1, 2, "succeeded")]
+    task.clear()
+    assert task.execute().kwargs["request_state"]["array"] == "0-1"
