@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.receipts import Record, history_of
+from airflow_slurm.receipts import history_of
 from airflow_slurm.requests import JobRequest, is_other_work
+from airflow_slurm.submit import Submitted
+from airflow_slurm.view import JobView
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,8 +23,9 @@ def round_of(context: Context) -> dict[str, Any]:
     return {ROUND: most} if isinstance(most, int) else {}
 
 
-def accepted_before(context: Context, previous: Any, request: JobRequest) -> Record | None:
-    """The submission that this task claimed in this round of tries, if it was closed as succeeded and none came after it.
+def accepted_before(context: Context, previous: Any, request: JobRequest) -> tuple[Submitted, JobView] | None:
+    """The submission that this task claimed in this round of tries, with the last view of its job, if it was closed as succeeded and
+    none came after it.
 
     :param previous: what the task keeps about the work that it claimed last.
     """
@@ -32,4 +35,6 @@ def accepted_before(context: Context, previous: Any, request: JobRequest) -> Rec
     last = next(reversed(history_of(request.store(), request.key)), None)
     if last is None or last.n != previous.get("n") or last.end is None or last.end.outcome != "succeeded":
         return None
-    return last if last.receipt is not None and last.end.view is not None else None
+    if last.receipt is None or last.end.view is None:
+        return None
+    return Submitted(last.n, last.receipt, last.since, adopted=True), last.end.view

@@ -12,7 +12,7 @@ from airflow_slurm.arrays import expression
 from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
-from airflow_slurm.receipts import JobEnd, KeepsHistory, Record, history_of, load_store
+from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
@@ -102,10 +102,11 @@ class SlurmArrayOperator(SlurmJobOperator):
             raise Resubmit("shards_missing")
         return self._result(context, wanted, known)
 
-    def _accept_again(self, context: Context, state: dict[str, Any], record: Record) -> Any:
+    def _accept_again(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
         """From what each submission of the round was closed with; the shards' own views are gone."""
-        history = [kept for kept in history_of(_with_history(state["receipts"], state["receipts_config"]), state["key"]) if kept.n <= record.n]
-        known = ends_since(history, first_of_round(kept for kept in history if kept.n < record.n))
+        n, store = int(state["n"]), _with_history(state["receipts"], state["receipts_config"])
+        history = history_of(store, state["key"])
+        known = ends_since(history, first_of_round(record for record in history if record.n < n), n + 1)
         wanted = wanted_shards(self.shards)
         if remaining(wanted, known):
             raise Resubmit("shards_missing")

@@ -30,7 +30,7 @@ from airflow_slurm.hook import SlurmHook
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
 from airflow_slurm.reasons import in_words
-from airflow_slurm.receipts import JobEnd, Owner, Receipt, Record, load_store
+from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
@@ -208,9 +208,9 @@ class SlurmJobOperator(BaseOperator):
                 return request.result
             if (before := accepted_before(context, previous, request)) is not None:
                 try:
-                    return self._accepted(context, request, before)
+                    return self._accepted(context, request, *before)
                 except (JobFailed, Resubmit, UnknownOutcome) as error:
-                    self.log.warning("Submission %d had been accepted, and is not any more: %s", before.n, error)
+                    self.log.warning("Submission %d had been accepted, and is not any more: %s", before[0].n, error)
             kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, 1))
             done = self._submit(context, request, owner, bool(progress.get("nothing_sent")))
         except LoginRefused:
@@ -219,20 +219,17 @@ class SlurmJobOperator(BaseOperator):
             return self._later(context, progress, error, request.max_submit_s if isinstance(request, JobRequest) else 3600.0)
         return self._wait(context, request, done, owner, int(progress.get("resubmits", 0)))
 
-    def _accepted(self, context: Context, request: JobRequest, record: Record) -> Any:
+    def _accepted(self, context: Context, request: JobRequest, done: Submitted, view: JobView) -> Any:
         """The result of a submission that was closed as succeeded, and whose result Airflow never got."""
-        assert record.receipt is not None and record.end is not None and record.end.view is not None
-        done = Submitted(record.n, record.receipt, record.since, adopted=True)
         state = request.state(self.slurm_conn_id, done, owner_of(context), 0) | {"tasks": {}}
-        self._seen = facts_of(state, record.end.view)
-        result = self._accept_again(context, state, record)
+        self._seen = facts_of(state, view)
+        result = self._accept_again(context, state, view)
         keep_links(context, self.slurm_conn_id, request.key, done)
-        self.log.info("Job %s (submission %d) was accepted before the worker died; nothing is submitted.", record.receipt.job_id, record.n)
+        self.log.info("Job %s (submission %d) was accepted before the worker died; nothing is submitted.", view.job_id, done.n)
         return result
 
-    def _accept_again(self, context: Context, state: dict[str, Any], record: Record) -> Any:
-        assert record.end is not None and record.end.view is not None
-        return self.accept(context, state, record.end.view)
+    def _accept_again(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+        return self.accept(context, state, view)
 
     def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
         store, kept = request.store(), context["task_state_store"]
