@@ -32,13 +32,25 @@ def submit(opened: "Catalog", idempotency_key: str, body: RunBody, who: str) -> 
     known = opened.requests.by_key(idempotency_key)
     if known is None:
         airflow_runs.check_ready()
-        known = opened.requests.accept(idempotency_key, {"asked": asked, **resolve(opened, body, who).to_json()}, who)
-    elif known.body["asked"] != asked or known.asked_by != who:
+        known = _accept(opened, idempotency_key, {"asked": asked, **resolve(opened, body, who).to_json()}, who)
+    if known.body["asked"] != asked or known.asked_by != who:
         raise Conflict(f"idempotency key {idempotency_key!r} was used for another request, {known.run_id}")
     if known.dag_run_id is None and known.state == "queued":
         name = airflow_runs.start(known.run_id, {"state": known.body["state"]}, who)
         known = opened.requests.set_state(known.run_id, "queued", name)
+        if known.state in ("cancelling", "cancelled"):  # it was cancelled while it started, by someone who found no DAG run to end
+            airflow_runs.end(name)
     return known
+
+
+def _accept(opened: "Catalog", idempotency_key: str, body: Mapping[str, Any], who: str) -> "Request":
+    """Of two calls at once with one key, the first decides what it was resolved to (a newer reward model may have come in between)."""
+    try:
+        return opened.requests.accept(idempotency_key, body, who)
+    except Conflict:
+        if (first := opened.requests.by_key(idempotency_key)) is None:
+            raise
+        return first
 
 
 def find(opened: "Catalog", run_id: str) -> "Request":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from include.console import airflow_runs
+from include.console import airflow_runs, alignment_runs
 from include.flows import phases, planners
 from include.settings import catalogue
 from include.stores.catalog import Catalog
@@ -345,6 +345,43 @@ def test_a_run_that_never_started_is_cancelled_at_once(world: World, olga: TestC
         post(olga, world.body())
     assert olga.delete(f"{URL}/align-1").json()["state"] == "cancelled"
     assert post(olga, world.body()).json()["state"] == "cancelled"
+
+
+def test_a_run_that_is_cancelled_while_it_starts_does_not_run(world: World, olga: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = airflow_runs.start
+
+    def slowly(*given: Any) -> str:
+        assert olga.delete(f"{URL}/align-1").json()["state"] == "cancelled"
+        return begin(*given)
+
+    monkeypatch.setattr(airflow_runs, "start", slowly)
+    assert post(olga, world.body()).json() == {"runId": "align-1", "state": "cancelled"}
+    assert str(dag_run("align-1").state) == "failed"
+
+
+def test_a_look_that_comes_late_does_not_undo_a_cancellation(world: World, olga: TestClient) -> None:
+    post(olga, world.body())
+    world.catalog.requests.set_state("align-1", "cancelling")
+    assert world.catalog.requests.set_state("align-1", "running").state == "cancelling"
+    assert world.catalog.requests.set_state("align-1", "succeeded").state == "succeeded"
+
+
+@pytest.mark.parametrize(("who", "status"), [("olga", 202), ("otto", 409)])
+def test_of_two_calls_at_once_the_first_decides(
+    world: World, olga: TestClient, person: Person, monkeypatch: pytest.MonkeyPatch, who: str, status: int
+) -> None:
+    """Between the two, another reward model passes: the second would be resolved otherwise."""
+    resolve = alignment_runs.resolve
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(alignment_runs, "resolve", resolve)
+        assert post(olga, world.body()).status_code == 202
+        found = resolve(*given)
+        return replace(found, state={**found.state, "reward": {"another": True}})
+
+    monkeypatch.setattr(alignment_runs, "resolve", late)
+    assert post(person(who, "op"), world.body()).status_code == status
+    assert [request.run_id for request in world.catalog.requests.newest()] == ["align-1"]
 
 
 def finish(world: World, run_id: str, key: str, name: str, accuracy: float) -> str:

@@ -80,14 +80,15 @@ class Requests:
         return None
 
     def set_state(self, run_id: str, state: str, dag_run_id: str | None = None) -> Request:
-        """Moves a request on; a final state stays."""
+        """Moves a request on; a final state stays, and what is being cancelled only ends."""
         if state not in STATES:
             raise StoreError(f"request {run_id}: state {state!r} is none of {', '.join(STATES)}")
         with self._db.write("requests") as connection:
             values: dict[str, Any] = {"state": state, "changed_at": self._db.now()}
             if dag_run_id is not None:
                 values["dag_run_id"] = dag_run_id
-            movable = sa.and_(requests.c.number == _number(run_id), requests.c.state.not_in(FINAL))
+            stays = FINAL if state in (*FINAL, "cancelling") else (*FINAL, "cancelling")
+            movable = sa.and_(requests.c.number == _number(run_id), requests.c.state.not_in(stays))
             connection.execute(sa.update(requests).where(movable).values(**values))
         return self.get(run_id)
 
