@@ -158,9 +158,12 @@ class SlurmClient:
         await self._ask(commands.scontrol_release(job_id, cluster or self._site.cluster))
 
     async def was_never_eligible(self, job_id: str, cluster: str | None = None) -> bool:
-        """Whether a job waits in the very hold that it was submitted with: after a later hold it has a time of eligibility."""
+        """Whether a job waits in the very hold that it was submitted with: after a later hold it has a time of eligibility.
+
+        Of one that waits for another job nobody can say that; the answer is no.
+        """
         text = await self._ask(commands.scontrol_show_job(job_id, cluster or self._site.cluster))
-        return parse.eligible_time(text) is None
+        return parse.eligible_time(text) is None and not parse.waits_for_others(text)
 
     async def booted_at(self, cluster: str | None = None) -> float | None:
         """When the controller was started, in seconds since the epoch; None if it doesn't say."""

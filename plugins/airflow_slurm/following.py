@@ -93,7 +93,7 @@ class _Follower:
     async def _lift_forgotten_hold(self, row: QueueRow | None) -> None:
         """A controller that died within a second of a release has not saved it: the job is back in the hold that we had lifted.
 
-        A hold that somebody set later looks the same in the queue, but leaves a time of eligibility; that one stays.
+        A hold that somebody set later looks the same in the queue, but leaves a time of eligibility; that one stays, as does one that might be somebody's.
         """
         client = self._hub.client
         if row is None or not row.held_by_us or client is None or not self._lifts_left or not self._wait.receipts:
@@ -103,6 +103,8 @@ class _Follower:
             if await client.was_never_eligible(self._wait.job_id, self._wait.cluster):
                 await client.release(self._wait.job_id, self._wait.cluster)
                 self._log.warning("Slurm: the controller had forgotten that job %s was released; released again.", self._wait.job_id)
+            else:
+                self._lifts_left = 0  # the hold is somebody's, or may be: it stays
         except SlurmError as error:
             self._log.warning("Whether job %s waits in its first hold could not be settled now: %s", self._wait.job_id, error)
 

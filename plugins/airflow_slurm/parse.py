@@ -142,6 +142,12 @@ def eligible_time(text: str) -> float | None:
     return epoch(found.group(1))
 
 
+def waits_for_others(text: str) -> bool:
+    """Whether a job waits for another one, out of ``scontrol show job``: until then it has no time of eligibility either."""
+    found = re.search(r"\sDependency=(\S+)", text)
+    return found is not None and found.group(1) != "(null)"
+
+
 def boot_time(text: str) -> float | None:
     """When the controller was started, out of ``scontrol show config``."""
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
