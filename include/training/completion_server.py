@@ -17,11 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from include.runtime.generation import Generated, Sampling
 from include.training.errors import TrainingError
 
-NAME = "policy"
 POLL_S = 0.2
 END_S = 20.0
 REQUEST_S = 600.0
@@ -34,11 +34,17 @@ class ServerError(TrainingError):
 
 
 class CompletionServer:
-    """A running server; `rows` requests are under way at a time."""
+    """A running server; `rows` requests are under way at a time.
 
-    def __init__(self, port: int, rows: int) -> None:
+    Args:
+        name: of the model it serves. Each start has a name of its own: the port may be taken, between being found free and
+            being listened at, by the server of another run, which serves another model.
+    """
+
+    def __init__(self, port: int, rows: int, name: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.rows = rows
+        self.name = name
 
     def generate(
         self, prompts: Sequence[Sequence[int]], sampling: Sampling, seeds: Sequence[int], stop_ids: set[int], samples_per_prompt: int = 1
@@ -52,7 +58,7 @@ class CompletionServer:
 
     def _answer(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_ids: set[int]) -> Generated:
         body = {
-            "model": NAME,
+            "model": self.name,
             "prompt": list(prompt),
             "max_tokens": sampling.max_new_tokens,
             "temperature": sampling.temperature,
@@ -119,11 +125,12 @@ def completion_server(command: Sequence[str], folder: Path, dtype: str, log: Pat
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", NAME, "--dtype", dtype]
+    name = f"policy-{uuid4().hex}"
+    arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name, "--dtype", dtype]
     with log.open("ab") as out:
-        process = subprocess.Popen([*command, *arguments, "--generation-config", "vllm"], stdout=out, stderr=out)
+        process = subprocess.Popen([*command, *arguments, "--generation-config", "vllm"], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        server = CompletionServer(port, rows)
+        server = CompletionServer(port, rows, name)
         _await(server, process, log, start_s)
         yield server
     finally:
@@ -147,5 +154,5 @@ def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path
             if time.monotonic() > until:
                 raise ServerError(f"the server does not answer after {start_s:g} s ({error}); its words are in {log}") from error
             time.sleep(POLL_S)
-    if served != [NAME]:
-        raise ServerError(f"port {server.url} serves {served}, not {NAME}: another server is there")
+    if served != [server.name]:
+        raise ServerError(f"{server.url} serves {served}, not {server.name}: another server is there")

@@ -1,6 +1,7 @@
 """Candidates by a server of the completions protocol: the same records, and every way in which it can fail has a name."""
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from include.runtime.generation import Sampling  # noqa: E402
+from include.training import completion_server as completion_server_module  # noqa: E402
 from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
 from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
 from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
@@ -63,6 +65,32 @@ def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_the_server_of_another_run_that_got_the_port_first_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are started in the same way; ours cannot listen, and takes a while to say so."""
+    listen = "import http.server, json, sys; name = sys.argv[sys.argv.index('--served-model-name') + 1]; port = int(sys.argv[sys.argv.index('--port') + 1])"
+    theirs = f"""{listen}
+class Answer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(json.dumps({{"data": [{{"id": name}}]}}).encode())
+http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()"""
+    with completion_server([sys.executable, "-c", theirs], tmp_path, "float32", tmp_path / "theirs.log", 2, 30) as first:
+        port = int(first.url.rpartition(":")[2])
+
+        class Taken(socket.socket):
+            def bind(self, _: Any) -> None: ...
+
+            def getsockname(self) -> tuple[str, int]:
+                return ("127.0.0.1", port)
+
+        monkeypatch.setattr(completion_server_module.socket, "socket", Taken)
+        ours = [sys.executable, "-c", "import time; time.sleep(30)"]
+        with (
+            pytest.raises(ServerError, match="another server is there"),
+            completion_server(ours, tmp_path, "float32", tmp_path / "ours.log", 2, 20),
+        ):
+            pass
 
 
 @pytest.mark.parametrize(
