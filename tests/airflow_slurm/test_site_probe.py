@@ -225,7 +225,7 @@ async def test_an_impossible_request_is_refused_on_a_fresh_record(records: SiteR
 
 
 async def test_a_refusal_is_never_built_on_an_old_record(records: SiteRecords) -> None:
-    small = replace(record_of("24.11"), probed_at=time.time() - 600, nodes=(NodeGroup("gpu", 1, 1, 100),))
+    small = replace(record_of("24.11"), probed_at=time.time() - 600, nodes=(NodeGroup("gpu", 9, 1, 100),))
     records.save(small)
     fits = JobSpec(command=("true",), partition="gpu", gpus_per_node=2)
     site = RecordedSite("24.11")
