@@ -104,12 +104,28 @@ class Hub:
     """
 
     jobs: dict[object, Watched] = field(default_factory=dict)
+    seekers: set[object] = field(default_factory=set)
     client: SlurmClient | None = None
     last_look: float | None = None
 
     def look_in_s(self, interval_s: float) -> float:
         """Seconds until a new loop may look: triggers come and go, and each first one starts a loop."""
         return 0.0 if self.last_look is None else max(0.0, self.last_look + interval_s - time.monotonic())
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for a look: for a job, or to find the one that it will wait for."""
+        return bool(self.jobs or self.seekers)
+
+    @contextmanager
+    def seeking(self) -> Iterator[None]:
+        """Looks are wanted while the block runs, though it is not known yet at which job."""
+        token = object()
+        self.seekers.add(token)
+        try:
+            yield
+        finally:
+            self.seekers.discard(token)
 
     @contextmanager
     def watching(self, job: Watched) -> Iterator[Callable[[Watched], None]]:
@@ -214,7 +230,7 @@ async def snapshots(slurm_conn_id: str, hub: Hub) -> AsyncGenerator[Snapshot, No
                 await asyncio.sleep(hub.look_in_s(pace.interval_s))
                 while True:
                     # Airflow starts the loop before its first trigger has said what it waits for.
-                    while not hub.jobs:  # noqa: ASYNC110
+                    while not hub.wanted:  # noqa: ASYNC110
                         await asyncio.sleep(0.2)
                     hub.last_look = began = time.monotonic()
                     client.allow_connects(pace.connects)

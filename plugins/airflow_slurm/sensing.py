@@ -92,7 +92,7 @@ class SlurmSensorTrigger(ClusterTrigger):
         """Find the job, then follow it."""
         follower: JobFollower | ArrayFollower | None = None
         hub = hub_of(self.shared_stream_key())
-        with ExitStack() as watching:
+        with ExitStack() as watching, hub.seeking():
             async for snapshot in shared_stream:
                 if follower is None and (found := await self._find(hub.client)) is not None:
                     follower = follower_of(self._wait_for(found), hub, self.log)
