@@ -33,6 +33,7 @@ HEAVY = (
     "torch",
     "transformers",
     "deepspeed",
+    "megatron",
     "mlflow",
     "great_expectations",
     "datasets",

@@ -23,6 +23,7 @@ NAMED = [
     ("torch", "torch", CLUSTER),
     ("transformers", "transformers", CLUSTER),
     ("deepspeed", "deepspeed", CLUSTER),
+    ("megatron-core", "megatron.core", CLUSTER),
 ]
 """Distribution, what is imported of it, and where it is pinned."""
 
