@@ -42,7 +42,7 @@ def _rewards(reward: ModelRef, further: Sequence[ModelRef]) -> dict[str, Input]:
     return {"reward_model": _model(reward), **{f"reward_model_{n}": _model(ref) for n, ref in enumerate(further, 2)}}
 
 
-def _of_engine(stage: str, engine: str) -> str | None:
+def of_engine(stage: str, engine: str) -> str | None:
     """The stage's program on another engine than DeepSpeed, whose code is no part of its key; None: the stage's own."""
     return None if engine == "deepspeed" else f"include.training.{stage}_{engine}"
 
@@ -62,7 +62,7 @@ def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef, others: Mappin
         inputs |= {named[name]: _data(ref) for name, ref in (others or {}).items()}
         parts = [{"input": named[part.dataset], "weight": part.weight, "max_epochs": part.max_epochs} for part in settings.mixture.parts]
         extra = {"mixture": {"parts": parts, "seed": settings.mixture.seed}}
-    program = "include.training.foreign.trl_sft" if settings.trainer == "trl" else _of_engine("sft", settings.engine)
+    program = "include.training.foreign.trl_sft" if settings.trainer == "trl" else of_engine("sft", settings.engine)
     tokenizer, template = base.tokenizer, base.chat_template
     return bench.plan("sft", inputs, settings, extra=extra, tokenizer=tokenizer, chat_template=template, program=program)
 
@@ -75,14 +75,14 @@ def generate(bench: Bench, policy: ModelRef, prompts: DatasetRef) -> Plan:
 def reward_model(bench: Bench, base: ModelRef, preferences: DatasetRef) -> Plan:
     inputs = {"base": _model(base), "preferences": _data(preferences)}
     settings = bench.recipe.reward_model
-    tokenizer, template, program = base.tokenizer, base.chat_template, _of_engine("reward_model", settings.engine)
+    tokenizer, template, program = base.tokenizer, base.chat_template, of_engine("reward_model", settings.engine)
     return bench.plan("reward_model", inputs, settings, tokenizer=tokenizer, chat_template=template, program=program)
 
 
 def dpo(bench: Bench, policy: ModelRef, preferences: DatasetRef) -> Plan:
     inputs = {"policy": _model(policy), "reference": _model(policy), "preferences": _data(preferences)}
     settings = bench.recipe.dpo
-    tokenizer, template, program = policy.tokenizer, policy.chat_template, _of_engine("dpo", settings.engine)
+    tokenizer, template, program = policy.tokenizer, policy.chat_template, of_engine("dpo", settings.engine)
     return bench.plan("dpo", inputs, settings, tokenizer=tokenizer, chat_template=template, program=program)
 
 
