@@ -84,6 +84,7 @@ def test_after_its_retries_the_task_fails_and_the_next_try_runs_only_what_failed
     assert [(end["index"], end["n"]) for end in task.run()] == [(0, 1), (1, 2)]
     assert (shared / "runs-0").read_text() == "run\n"
     # Done, and asked for again: a new round, and everything runs.
+    task.clear()
     assert [(end["index"], end["n"]) for end in task.run()] == [(0, 3), (1, 3)]
 
 
