@@ -48,7 +48,7 @@ def postgres_server() -> Iterator[sa.URL]:
     data = folder / "data"
     run = {"user": user, "check": True, "stdout": subprocess.DEVNULL, "cwd": "/tmp"}
     subprocess.run([binaries / "initdb", "-D", data, "-A", "trust", "-N", "--no-instructions"], **run)
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=60"
+    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=300"
     subprocess.run([binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], **run)
     yield sa.URL.create("postgresql+psycopg", username=user or getpass.getuser(), database="postgres", query={"host": str(folder)})
     subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
