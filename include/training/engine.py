@@ -8,13 +8,14 @@ On several ranks a trainer keeps to four rules, and its losses do not depend on 
 4. After the last step ``engine.publish()``: the module has whole weights on the first rank, the others end there.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from include.runtime.checkpoint import Checkpoint
+from include.runtime.errors import GuardTripped
 from include.runtime.ranks import Ranks
 from include.runtime.settings import Settings
 
@@ -45,6 +46,39 @@ class EngineSettings:
             precision=config.text("precision", PRECISIONS, "fp32"),
             zero_stage=config.integer("zero_stage", 0),
         )
+
+
+def adamw(parameters: Iterable[torch.nn.Parameter], settings: EngineSettings) -> torch.optim.AdamW:
+    """The optimiser of every engine."""
+    return torch.optim.AdamW(
+        list(parameters), lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay, fused=True
+    )
+
+
+class FiniteLosses:
+    """Refuses a loss that is not finite: at once where one rank has all of the data, else on all ranks together before the update."""
+
+    def __init__(self, data: Ranks) -> None:
+        self._data = data
+        self._finite = True
+
+    def see(self, loss: torch.Tensor) -> None:
+        """Of each micro-batch, before its gradients are added."""
+        if not torch.isfinite(loss.detach()):
+            if self._data.count == 1:
+                raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
+            self._finite = False
+
+    def settle(self) -> None:
+        """Before the update; every rank calls it."""
+        if self._data.most(float(not self._finite))[0]:
+            raise GuardTripped("non_finite_loss", "the loss of a micro-batch is not finite; no update was made")
+
+
+def check_norm(norm: float) -> None:
+    """Of all gradients, before the update: refused unless finite."""
+    if not norm < float("inf"):
+        raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
 
 
 class Engine(Protocol):

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from include.runtime.checkpoint import Checkpoint
-from include.runtime.errors import GuardTripped, RankDone
+from include.runtime.errors import RankDone
 from include.runtime.ranks import Ranks, ranks_of_environment
 from include.training import zero_state
-from include.training.engine import EngineSettings
+from include.training.engine import EngineSettings, FiniteLosses, adamw, check_norm
 from include.training.errors import TrainingError
 from include.training.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
 from include.training.precision import precision_context
@@ -82,15 +82,9 @@ class DeepSpeedEngine:
             raise TrainingError("no parameter of the model can be trained")
         self._inner = _split(module) if settings.zero_stage == 3 else module
         self._names = trainable(self._inner)
-        self._finite = True
+        self._losses = FiniteLosses(self.data)
         self._published = False
-        self.optimizer = torch.optim.AdamW(
-            list(self._names.values()),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
+        self.optimizer = adamw(self._names.values(), settings)
         config = _config(settings)
         self._engine, *_ = deepspeed.initialize(model=self._inner, optimizer=self.optimizer, config=config, dist_init_required=False)
         self._zero: Any = self._engine.optimizer if settings.zero_stage else None
@@ -122,29 +116,25 @@ class DeepSpeedEngine:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of `loss` as they are: nothing is divided by a number of micro-batches or of ranks."""
-        if not torch.isfinite(loss.detach()):
-            if self.data.count == 1:
-                raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
-            self._finite = False  # all ranks stop together, in `step`
+        self._losses.see(loss)
         # DeepSpeed gives the mean over ranks; the sum is meant.
         self._engine.backward(loss * self.data.count if self.data.count > 1 else loss, scale_wrt_gas=False)
 
     def step(self, learning_rate: float) -> float:
         """Clips and updates; gives the norm of the gradients before clipping, and refuses one that is not finite."""
-        if self.data.most(float(not self._finite))[0]:
-            raise GuardTripped("non_finite_loss", "the loss of a micro-batch is not finite; no update was made")
+        self._losses.settle()
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         if self._zero is not None:
             self._engine.step()
             norm = float("inf") if self._zero.overflow else float(self._engine.get_global_grad_norm())
-            _check_norm(norm)
+            check_norm(norm)
             return norm
         if self.data.count > 1:
             self._engine.buffered_allreduce_fallback(elements_per_buffer=_BUCKET)
         limit = self.settings.max_grad_norm if self.settings.max_grad_norm > 0 else float("inf")
         norm = float(torch.nn.utils.clip_grad_norm_(self._names.values(), limit))
-        _check_norm(norm)
+        check_norm(norm)
         self._engine.step()
         return norm
 
@@ -185,11 +175,6 @@ class DeepSpeedEngine:
                 parameter.data = parameter.data.clone()  # out of DeepSpeed's flat buffer
         self._own.to(self.device).eval()
         self._published = True
-
-
-def _check_norm(norm: float) -> None:
-    if not norm < float("inf"):
-        raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
 
 
 def _split(module: torch.nn.Module) -> torch.nn.Module:

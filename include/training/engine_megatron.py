@@ -20,9 +20,9 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 
 from include.runtime.checkpoint import Checkpoint
-from include.runtime.errors import GuardTripped, RankDone
+from include.runtime.errors import RankDone
 from include.runtime.ranks import WAIT, Ranks, ranks_of_environment
-from include.training.engine import EngineSettings
+from include.training.engine import EngineSettings, FiniteLosses, adamw, check_norm
 from include.training.errors import TrainingError
 from include.training.megatron_cpu import layers_can_run
 from include.training.megatron_llama import LlamaPieces, MegatronScorer, MegatronScores, Piece, check_supported
@@ -103,14 +103,8 @@ class MegatronEngine:
         self._parameters: dict[str, torch.nn.Parameter] = dict(self._inner.gpt.named_parameters())
         if odd := sorted(set(self._parameters) ^ {piece.name for piece in self._pieces}):
             raise TrainingError(f"engine megatron: nothing is known of the parameter {odd[0]}")
-        self.optimizer = torch.optim.AdamW(
-            list(self._parameters.values()),
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-        self._finite = True
+        self.optimizer = adamw(self._parameters.values(), settings)
+        self._losses = FiniteLosses(self.data)
         self._published = False
 
     @property
@@ -133,24 +127,19 @@ class MegatronEngine:
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of `loss` as they are; ranks are summed in `step`."""
-        if not torch.isfinite(loss.detach()):
-            if self.data.count == 1:
-                raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
-            self._finite = False  # all ranks stop together, in `step`
+        self._losses.see(loss)
         loss.backward()
 
     def step(self, learning_rate: float) -> float:
         """Sums over data-parallel ranks, clips and updates; gives the norm before clipping, and refuses one that is not finite."""
-        if self.data.most(float(not self._finite))[0]:
-            raise GuardTripped("non_finite_loss", "the loss of a micro-batch is not finite; no update was made")
+        self._losses.settle()
         gradients = {name: value.grad for name, value in self._parameters.items() if value.grad is not None}
         if self.data.count > 1:
             waiting = [dist.all_reduce(value, group=self._place.data_group, async_op=True) for value in gradients.values()]
             for handle in waiting:
                 handle.wait()
         norm = self._norm(gradients)
-        if not norm < float("inf"):
-            raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
+        check_norm(norm)
         if 0 < self.settings.max_grad_norm < norm + 1e-6:
             for value in gradients.values():
                 value.mul_(self.settings.max_grad_norm / (norm + 1e-6))  # as torch's clip_grad_norm_
