@@ -10,9 +10,6 @@ from dataclasses import dataclass
 from airflow_slurm.capability import NodeGroup
 from airflow_slurm.resources import Gres, Resources, gres_list
 from airflow_slurm.site_parse import memory_mb
-from airflow_slurm.spec import JobSpec
-
-Asked = JobSpec | Resources
 
 
 @dataclass(frozen=True)
@@ -37,7 +34,7 @@ class _Need:
     nearest: Callable[[Sequence[NodeGroup], int], str]
 
 
-def problems(asked: Asked, groups: Sequence[NodeGroup], nodes: int, whose: str, not_checked: list[str]) -> Iterator[Impossible]:
+def problems(asked: Resources, groups: Sequence[NodeGroup], nodes: int, whose: str, not_checked: list[str]) -> Iterator[Impossible]:
     """What stands in the way, need after need; the first that too few nodes meet is named.
 
     :param groups: the partition's nodes; none: they aren't known, and nothing is said.
@@ -59,7 +56,7 @@ def problems(asked: Asked, groups: Sequence[NodeGroup], nodes: int, whose: str, 
     yield from _in_all(asked, before, whose)
 
 
-def _in_all(asked: Asked, groups: Sequence[NodeGroup], whose: str) -> Iterator[Impossible]:
+def _in_all(asked: Resources, groups: Sequence[NodeGroup], whose: str) -> Iterator[Impossible]:
     """Whether all nodes together have what the job needs in all, where it leaves open on how many nodes."""
     cpus = (asked.ntasks or 1) * (asked.cpus_per_task or 1)
     there = sum(group.nodes * group.cpus for group in groups)
@@ -72,7 +69,7 @@ def _in_all(asked: Asked, groups: Sequence[NodeGroup], whose: str) -> Iterator[I
             yield Impossible("gpus", f"{asked.gpus} {asked.gpu_type or 'GPUs'}; {whose} has {total} in all", str(total))
 
 
-def gres_per_node(asked: Asked) -> list[Gres]:
+def gres_per_node(asked: Resources) -> list[Gres]:
     """The generic resources that each node of a job must have; of GPUs in all, as many as each node holds at the least."""
     wanted = gres_list(asked.gres or "")
     per_node = asked.gpus_per_node or (-(-asked.gpus // asked.nodes) if asked.gpus and asked.nodes else 0)
@@ -88,7 +85,7 @@ def unknown(name: str, value: str, known: Iterable[str], said: str = "is not kno
     return Impossible(name, f"{value!r} {said}", close[0] if close else " or ".join(names[:20]))
 
 
-def _needs(asked: Asked) -> Iterator[_Need]:
+def _needs(asked: Resources) -> Iterator[_Need]:
     in_gres = gres_list(asked.gres or "")
     for gres in gres_per_node(asked):
         name = "gres" if gres in in_gres else ("gpus_per_node" if asked.gpus_per_node else "gpus")
@@ -101,7 +98,7 @@ def _needs(asked: Asked) -> Iterator[_Need]:
     yield _Need("cpus_per_task", f"{cpus} CPUs", lambda group: group.cpus >= cpus, _most("cpus", "{} CPUs a node"))
 
 
-def _memory_per_node(asked: Asked) -> int:
+def _memory_per_node(asked: Resources) -> int:
     if asked.mem:
         return memory_mb(asked.mem)
     if asked.mem_per_cpu:
@@ -109,12 +106,12 @@ def _memory_per_node(asked: Asked) -> int:
     return 0
 
 
-def _tasks_per_node(asked: Asked) -> int:
+def _tasks_per_node(asked: Resources) -> int:
     """Tasks that each node has to hold at the least: beside ``ntasks``, ``ntasks_per_node`` is only the most a node gets."""
     return 1 if asked.ntasks else asked.ntasks_per_node or 1
 
 
-def _with_features(asked: Asked, groups: Sequence[NodeGroup], not_checked: list[str]) -> list[NodeGroup] | Impossible:
+def _with_features(asked: Resources, groups: Sequence[NodeGroup], not_checked: list[str]) -> list[NodeGroup] | Impossible:
     """The nodes with the features asked for. Of an expression of more than one kind, nothing is said."""
     text = asked.constraint or ""
     known = {feature for group in groups for feature in group.features}

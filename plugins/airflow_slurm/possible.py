@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from airflow_slurm import fitting
 from airflow_slurm.capability import Capability, Partition, Qos, Reservation, duration
-from airflow_slurm.fitting import Asked, Impossible, unknown
+from airflow_slurm.fitting import Impossible, unknown
+from airflow_slurm.resources import Resources
 from airflow_slurm.site_parse import limit_s, memory_mb
 from airflow_slurm.spec import JobSpec
 
@@ -31,7 +32,7 @@ class Verdict:
 def check(spec: JobSpec, site: Capability) -> Verdict:
     """Hold a job against a site."""
     verdict = Verdict(not_checked=[f"{name}: {why}" for name, why in site.not_checked.items()])
-    parts: tuple[Asked, ...] = (spec, *spec.components)
+    parts: tuple[Resources, ...] = (spec, *spec.components)
     for number, part in enumerate(parts):
         found = list(_Check(part, site, verdict).problems())
         where = f"components[{number - 1}]." if number else ""
@@ -47,7 +48,7 @@ def check(spec: JobSpec, site: Capability) -> Verdict:
 class _Check:
     """One component against one site."""
 
-    def __init__(self, asked: Asked, site: Capability, verdict: Verdict) -> None:
+    def __init__(self, asked: Resources, site: Capability, verdict: Verdict) -> None:
         self.asked = asked
         self.site = site
         self.verdict = verdict

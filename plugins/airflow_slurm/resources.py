@@ -126,7 +126,7 @@ def gres_words(text: str) -> list[str]:
     return [part.strip() for part in _NOT_SAID.sub("", text).split(",") if part.strip()]
 
 
-def gpus_of(asked: Resources | JobSpec) -> Iterator[str]:
+def gpus_of(asked: Resources) -> Iterator[str]:
     """The sbatch options of the GPU fields."""
     kind = f"{asked.gpu_type}:" if asked.gpu_type else ""
     if asked.gpus is not None:
@@ -135,7 +135,7 @@ def gpus_of(asked: Resources | JobSpec) -> Iterator[str]:
         yield f"--gpus-per-node={kind}{asked.gpus_per_node}"
 
 
-def switches_of(asked: Resources | JobSpec) -> Iterator[str]:
+def switches_of(asked: Resources) -> Iterator[str]:
     """The sbatch option of the topology fields: ``count@HH:MM:SS``."""
     if asked.switches is None:
         return
@@ -150,7 +150,7 @@ def check_modules(modules: tuple[str, ...]) -> None:
             raise InvalidSpec("modules", f"{name!r} is not the name of an environment module, such as cuda/12.4")
 
 
-def check_resources(asked: Resources | JobSpec) -> None:
+def check_resources(asked: Resources) -> None:
     """:raises InvalidSpec: for a value that can't be what is meant, naming the field."""
     for name in WORD_FIELDS:
         _matching(asked, name, _WORD, "is not a word Slurm would take here")
@@ -167,7 +167,7 @@ def check_resources(asked: Resources | JobSpec) -> None:
     _check_together(asked)
 
 
-def _check_together(asked: Resources | JobSpec) -> None:
+def _check_together(asked: Resources) -> None:
     if asked.mem and asked.mem_per_cpu:
         raise InvalidSpec("mem", "mem and mem_per_cpu exclude each other")
     if asked.gpu_type and asked.gpus is None and asked.gpus_per_node is None:
@@ -179,7 +179,7 @@ def _check_together(asked: Resources | JobSpec) -> None:
         raise InvalidSpec("switches_wait_s", f"{wait!r} is not a number of seconds beside a number of switches")
 
 
-def _matching(asked: Resources | JobSpec, name: str, pattern: re.Pattern[str], problem: str) -> None:
+def _matching(asked: Resources, name: str, pattern: re.Pattern[str], problem: str) -> None:
     value = getattr(asked, name)
     if value is not None and not (isinstance(value, str) and pattern.fullmatch(value)):
         raise InvalidSpec(name, f"{value!r} {problem}")

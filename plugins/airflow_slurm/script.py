@@ -82,7 +82,7 @@ def _directives(spec: JobSpec) -> Iterator[str]:
         yield f"--signal=B:{spec.signal}@{spec.signal_lead_s}"
 
 
-def _resources(asked: JobSpec | Resources) -> Iterator[str]:
+def _resources(asked: Resources) -> Iterator[str]:
     yield from _given(asked, _RESOURCE_OPTIONS)
     yield from gpus_of(asked)
     yield from switches_of(asked)
@@ -90,7 +90,7 @@ def _resources(asked: JobSpec | Resources) -> Iterator[str]:
         yield "--exclusive"
 
 
-def _given(asked: JobSpec | Resources, options: tuple[tuple[str, str], ...]) -> Iterator[str]:
+def _given(asked: Resources, options: tuple[tuple[str, str], ...]) -> Iterator[str]:
     for field, option in options:
         value = getattr(asked, field)
         if value is not None:

@@ -21,7 +21,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class JobSpec(Resources):
     """One batch job. Give either ``command`` (an argument vector) or ``body`` (shell text by its author).
 
     :param command: program and arguments; each is quoted, and the batch shell becomes the program (``exec``), so that
@@ -60,28 +60,8 @@ class JobSpec:
     chdir: str | None = None
     output: str | None = None
     root: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    reservation: str | None = None
-    constraint: str | None = None
-    licenses: str | None = None
-    gres: str | None = None
-    gpus: int | None = None
-    gpus_per_node: int | None = None
-    gpu_type: str | None = None
     dependency: str | None = None
     comment: str | None = None
-    nodes: int | None = None
-    ntasks: int | None = None
-    ntasks_per_node: int | None = None
-    cpus_per_task: int | None = None
-    mem: str | None = None
-    mem_per_cpu: str | None = None
-    time_limit: str | int | None = None
-    exclusive: bool = False
-    switches: int | None = None
-    switches_wait_s: int | None = None
     components: tuple[Resources, ...] = ()
     preemptible: bool = False
     nice: int | None = None
