@@ -15,6 +15,8 @@ from local.stack import Stack
 
 POLL_S = 2.0
 AUTO_APPROVER = "demo-approver"
+NOT_COUNTED = "not_counted"
+"""Where the approval's task says why an answer did not count (`include.flows.approval`)."""
 AUTO_COMMENT = "Unattended demonstration: approved by a demonstration account after all gates, without a look by a person."
 
 
@@ -48,9 +50,10 @@ class Watch:
         found: list[Mapping[str, Any]] = self._api.get(f"{self._path}/taskInstances", limit=1000)["task_instances"]
         return found
 
-    def xcom(self, task_id: str) -> Any:
-        """What a task returned, or None."""
-        answer = self._api.request("GET", f"{self._path}/taskInstances/{task_id}/xcomEntries/return_value", accept=(404,))
+    def xcom(self, task_id: str, key: str = "return_value", map_index: int = -1) -> Any:
+        """What a task returned, or said under another key; None if nothing."""
+        path = f"{self._path}/taskInstances/{task_id}/xcomEntries/{key}?map_index={map_index}"
+        answer = self._api.request("GET", path, accept=(404,))
         return answer.get("value") if isinstance(answer, dict) else None
 
     def _show(self, stages: list[Stage]) -> None:
@@ -92,12 +95,23 @@ class Watch:
             if self.auto and (not people or AUTO_APPROVER in people):
                 if run_view.seconds_since(detail["created_at"]) >= run_view.ANSWER_AFTER_S:
                     self._answer(task_id, map_index, detail)
-            elif (seat := f"{task_id}/{map_index}/{detail['created_at']}") not in self._asked:
-                self._asked.add(seat)
-                self._live("")
-                say(f"{' or '.join(people) or 'somebody'} is asked: {detail['subject']} ({' / '.join(detail['options'])}, with a comment)")
-                say(f"  {run_view.answer_address(self.address, task_id, map_index)}")
-                say("  `python -m local secret USER` shows a password; who asked for the run (`requester`) may not answer; the run waits")
+            else:
+                self._ask(task_id, map_index, detail, [name for name in people if name != AUTO_APPROVER] or people)
+
+    def _ask(self, task_id: str, map_index: int, detail: Mapping[str, Any], people: list[str]) -> None:
+        """Who is asked for what, and where, once; and once more for each answer that did not count."""
+        why = self.xcom(task_id, NOT_COUNTED, map_index)
+        seat = f"{task_id}/{map_index}/{detail['created_at']}/{why}"
+        if seat in self._asked:
+            return
+        self._asked.add(seat)
+        self._live("")
+        if why:
+            say(f"{why}; the question stands")
+        say(f"{' or '.join(people) or 'somebody'} is asked: {detail['subject']} ({' / '.join(detail['options'])}, with a comment)")
+        say(f"  {run_view.answer_address(self.address, task_id, map_index)}")
+        user = people[0] if people else "USER"
+        say(f"  log in as `{user}`; `python -m local secret {user}` shows the password; who asked for the run may not answer; the run waits")
 
     def _answer(self, task_id: str, map_index: int, detail: Mapping[str, Any]) -> None:
         """Approve through the same public API that a person's browser uses."""

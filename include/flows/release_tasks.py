@@ -114,7 +114,13 @@ def shadow_wanted(wanted: Json, datasets: Json) -> dict[str, Any]:
 
 
 def _text(body: Json, gates: Json, wanted: Json) -> str:
-    lines = [gates["markdown"], "", "**Data**", ""]
+    digest = body["deployment"]
+    links = (
+        f"[All that was judged and decided about it](/alignment/deployments/{digest})",
+        f"[what it came from](/alignment/lineage?ref={digest})",
+        "[what happened before](/alignment/ledger)",
+    )
+    lines = [" · ".join(links), "", gates["markdown"], "", "**Data**", ""]
     for fact in body["datasets"]:
         licences = ", ".join(fact["licences"]) or "–"
         lines.append(f"- {fact['dataset']}: {licences}; imported or synthetic {fact['imported_share']:.0%}")

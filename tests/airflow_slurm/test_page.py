@@ -141,9 +141,9 @@ def test_nothing_from_outside_becomes_markup(visitor: Visitor, kept: FileReceipt
 
 def test_who_is_not_signed_in_or_may_not_read_the_dag_sees_nothing(visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any]) -> None:
     submitted(kept, waiting())
-    for path in (URL, f"{URL}/job.json", f"{URL}/output/1"):
+    for path in (URL, f"{URL}/job.json", f"{URL}/output/1", f"{URL}/tail/1"):
         assert visitor(None).get(path).status_code == 401
-    for path in (URL, f"{URL}/job.json", f"{URL}/output/1"):
+    for path in (URL, f"{URL}/job.json", f"{URL}/output/1", f"{URL}/tail/1"):
         assert visitor("").get(path).status_code == 403
 
 
@@ -233,6 +233,26 @@ def test_the_output_comes_a_piece_at_a_time(
     assert "Earlier" not in before.text
     monkeypatch.setattr(Cluster, "silent", True)
     assert "did not answer within 10 seconds" in client.get(f"{URL}/output/1").text
+
+
+def test_the_tab_frames_the_last_lines_and_asks_no_cluster_itself(
+    visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(kept, waiting())
+    client = visitor("viewer")
+    assert "<iframe" not in client.get(URL).text
+    kept.observe("k", 1, replace(waiting(), phase=Phase.RUNNING, state="RUNNING"))
+    page = client.get(URL)
+    assert 'src="-1/tail/1"' in page.text
+    assert "frame-src 'self'" in page.headers["content-security-policy"]
+    monkeypatch.setattr(reading, "SlurmHook", Cluster)
+    monkeypatch.setattr(Cluster, "data", b"".join(b"line %d\n" % number for number in range(40)) + f"{HOSTILE}\n".encode())
+    tail = client.get(f"{URL}/tail/1").text
+    assert "line 16\n" in tail
+    assert "line 15\n" not in tail
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;</pre>" in tail
+    monkeypatch.setattr(Cluster, "data", b"")
+    assert "Nothing was written yet." in client.get(f"{URL}/tail/1").text
 
 
 def test_the_output_of_an_array_is_asked_for_by_shard(visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any]) -> None:

@@ -8,8 +8,8 @@ import pytest
 from airflow.sdk import DAG
 
 from include.flows import services
-from include.flows.approval import ReleaseApproval
-from include.flows.errors import NoAnswer, Rejected
+from include.flows.approval import NOT_COUNTED, ReleaseApproval, may_answer
+from include.flows.errors import FlowError, NoAnswer, Rejected
 from include.stores.catalog.releases import Dossier
 from tests.flows.conftest import Plane
 from tests.flows.things import BASE, TEMPLATE, TOKENIZER
@@ -60,6 +60,16 @@ def answer(person: str, choice: str = "Approve", comment: str = "looked at the t
     return {"responded_by_user": {"id": person, "name": person}, "chosen_options": [choice], "params_input": {"comment": comment}}
 
 
+class Told:
+    """A task instance that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.pushed: list[tuple[str, str]] = []
+
+    def xcom_push(self, key: str, value: str) -> None:
+        self.pushed.append((key, value))
+
+
 def ledger() -> list[tuple[str, str]]:
     return [(entry.kind, str(entry.payload.get("person", ""))) for entry in services.catalog().ledger.history(NAME)]
 
@@ -85,9 +95,12 @@ def test_the_answer_of_a_named_approver_with_a_comment_counts(approval: ReleaseA
 def test_an_answer_that_does_not_count_is_asked_for_again_and_leaves_no_row(
     approval: ReleaseApproval, asked_again: list[int], said: dict[str, Any]
 ) -> None:
-    approval.execute_complete({}, said)  # type: ignore[typeddict-item]
+    told = Told()
+    approval.execute_complete({"ti": told}, said)  # type: ignore[typeddict-item]
     assert asked_again == [1]
     assert ledger() == []
+    assert [key for key, _ in told.pushed] == [NOT_COUNTED]
+    assert f"the answer of {said['responded_by_user']['name']} does not count: " in told.pushed[0][1]
 
 
 def test_a_yes_is_in_the_ledger_with_the_kind_of_account(approval: ReleaseApproval, dossier: dict[str, Any]) -> None:
@@ -122,3 +135,20 @@ def test_silence_is_red_and_an_outcome_of_its_own(approval: ReleaseApproval) -> 
 def test_a_no_is_never_asked_again_by_a_retry_and_has_no_default(approval: ReleaseApproval) -> None:
     assert approval.retries == 0
     assert not approval.defaults
+
+
+def test_who_asked_for_the_run_is_not_among_those_who_may_answer(dossier: dict[str, Any]) -> None:
+    assert may_answer(dossier) == ["ben", "demo-approver"]
+    assert may_answer(dossier | {"requested_by": " Ben "}) == ["ada", "demo-approver"]
+
+
+def test_where_nobody_else_may_answer_nobody_is_asked(dossier: dict[str, Any]) -> None:
+    with pytest.raises(FlowError, match="ada asked for the run and may not approve it.*names nobody else"):
+        may_answer(dossier | {"approvers": ["ada"]})
+
+
+def test_the_form_says_from_the_start_that_a_comment_is_required(approval: ReleaseApproval) -> None:
+    """Airflow's form shows no such words for an empty text, and its server takes anything."""
+    comment = approval.serialized_params["comment"]
+    assert (comment["value"], comment["schema"]["type"]) == (None, "string")
+    assert approval.params["comment"] == ""

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from include.flows import approval
 from local import watch
 from local.demo import Wish, registered_name
 from local.layout import Layout
-from local.watch import Watch
+from local.watch import NOT_COUNTED, Watch
 
 HITL = {
     "task_instance": {"task_id": "release.approve", "map_index": 0},
@@ -35,6 +36,7 @@ class Airflow:
     def __init__(self, people: list[str] | None = None, patience: int = 4) -> None:
         self.answers: list[tuple[str, dict[str, Any]]] = []
         self.people, self.patience, self.looks = people, patience, 0
+        self.refusals: list[str] = []
 
     def as_user(self, user: str) -> Api:
         return Api(self, user)
@@ -44,6 +46,11 @@ class Airflow:
         if any(body["chosen_options"] == ["Approve"] for _, body in self.answers):
             return "success"
         return "failed" if self.looks > self.patience else "running"
+
+    @property
+    def not_counted(self) -> str | None:
+        """From the fourth look on, what the task said of an answer."""
+        return self.refusals[-1] if self.refusals and self.looks > 3 else None
 
     def instances(self) -> list[dict[str, Any]]:
         labels = {**LABELS, "state": "deferred" if self.looks < 2 else "success"}
@@ -71,6 +78,9 @@ class Api:
             assert path.endswith("/taskInstances/release.approve/0/hitlDetails")
             self.airflow.answers.append((self.user, body))
             return body
+        if NOT_COUNTED in path:
+            assert path.endswith("?map_index=0")
+            return {"value": self.airflow.not_counted}
         if "xcomEntries" in path:
             return {"value": {"human": 8, "url": "http://127.0.0.1:7"}}
         return {"content": [{"event": "the last word"}]}
@@ -115,8 +125,19 @@ def test_attended_nobody_answers_for_a_person_and_each_is_asked_once(capsys: pyt
     said = capsys.readouterr().out
     assert said.count("asked to compare 8 pairs of answers") == 1
     assert "http://127.0.0.1:7/annotate" in said
-    assert said.count("approver or demo-approver is asked: Release quickstart? (Approve / Reject, with a comment)") == 1
+    assert said.count("approver is asked: Release quickstart? (Approve / Reject, with a comment)") == 1
     assert "http://127.0.0.1:1/dags/alignment_refresh/runs/demo-1/tasks/release.approve/mapped/0/required_actions" in said
+
+
+def test_an_answer_that_did_not_count_is_said_with_why_and_the_question_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert NOT_COUNTED == approval.NOT_COUNTED
+    airflow = Airflow(patience=7)
+    airflow.refusals.append("the answer of approver does not count: a comment is required")
+    follow(airflow, auto=False)
+    said = capsys.readouterr().out
+    assert said.count("the answer of approver does not count: a comment is required; the question stands") == 1
+    assert said.count("approver is asked: Release quickstart?") == 2
+    assert "`python -m local secret approver` shows the password" in said
 
 
 def test_unattended_it_never_answers_what_it_was_not_asked() -> None:

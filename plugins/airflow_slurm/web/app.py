@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
@@ -23,11 +23,13 @@ from airflow_slurm.web import reading
 from airflow_slurm.web.reading import TaskKey
 
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
 }
+TAIL_LINES = 25
+"""Lines of output that the tab itself shows, in a frame of their own: the tab is there also while the cluster is slow, or away."""
 _TASK = "/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{map_index}"
 
 
@@ -62,13 +64,14 @@ def create_app() -> FastAPI:
     app.get(_TASK, dependencies=may_read, response_class=HTMLResponse)(task_page)
     app.get(_TASK + "/job.json", dependencies=may_read)(task_json)
     app.get(_TASK + "/output/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(output_page)
+    app.get(_TASK + "/tail/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(tail_page)
     return app
 
 
 def task_page(task: Task) -> HTMLResponse:
     """Job, attempts, nodes, states, reason and estimated start, as they were last seen."""
     pointer, records, problem = _read(task)
-    return _page("task.html", task=task, pointer=pointer, records=records, problem=problem, shards_of=reading.shards_of)
+    return _page("task.html", task=task, pointer=pointer, records=records, problem=problem, shards_of=reading.shards_of, tail_lines=TAIL_LINES)
 
 
 def task_json(task: Task) -> dict[str, Any]:
@@ -78,7 +81,21 @@ def task_json(task: Task) -> dict[str, Any]:
 
 
 async def output_page(task: Task, n: int, shard: int | None = None, before: int | None = None) -> HTMLResponse:
-    """A piece of the job's output, read over SSH now; the only page that asks the cluster."""
+    """A piece of the job's output, read over SSH now; this page and the next are the only ones that ask the cluster."""
+    record, path = await _output_of(task, n, shard)
+    output = await reading.read_output(record, path, before)
+    return _page("output.html", task=task, record=record, shard=shard, output=output)
+
+
+async def tail_page(task: Task, n: int, lines: Annotated[int, Query(ge=1, le=500)] = TAIL_LINES) -> HTMLResponse:
+    """The last lines of the job's output, for the frame in the tab."""
+    record, path = await _output_of(task, n, None)
+    output = await reading.read_output(record, path)
+    return _page("tail.html", output=output, text="\n".join(output.text.splitlines()[-lines:]))
+
+
+async def _output_of(task: TaskKey, n: int, shard: int | None) -> tuple[Record, str]:
+    """A submission and the file that it, or one task of its array, writes; 404 if there is none."""
     _, records, problem = await run_in_threadpool(_read, task)
     record = next((record for record in records if record.n == n), None)
     if record is None:
@@ -86,8 +103,7 @@ async def output_page(task: Task, n: int, shard: int | None = None, before: int 
     path = reading.output_path(record, shard)
     if path is None:
         raise HTTPException(404, "The receipt of this submission names no output file" + (" for this shard." if shard is not None else "."))
-    output = await reading.read_output(record, path, before)
-    return _page("output.html", task=task, record=record, shard=shard, output=output)
+    return record, path
 
 
 def _read(task: TaskKey) -> tuple[dict[str, Any] | None, list[Record], str]:
