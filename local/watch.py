@@ -111,7 +111,9 @@ class Watch:
         say(f"{' or '.join(people) or 'somebody'} is asked: {detail['subject']} ({' / '.join(detail['options'])}, with a comment)")
         say(f"  {run_view.answer_address(self.address, task_id, map_index)}")
         user = people[0] if people else "USER"
-        say(f"  log in as `{user}`; `python -m local secret {user}` shows the password; who asked for the run may not answer; the run waits")
+        say(
+            f"  log in as `{user}`; `python -m local secret {user}` shows the password; who asked for the run may not answer; the run waits"
+        )
 
     def _answer(self, task_id: str, map_index: int, detail: Mapping[str, Any]) -> None:
         """Approve through the same public API that a person's browser uses."""

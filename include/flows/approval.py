@@ -47,7 +47,9 @@ class ReleaseApproval(ApprovalOperator):
 
     def __init__(self, *, dossier: Any, seat: int = 0, **kwargs: Any) -> None:
         kwargs.setdefault("retries", 0)
-        comment = Param("", type="string", format="multiline", title="Comment", description="Why, for either answer. It stands in the ledger.")
+        comment = Param(
+            "", type="string", format="multiline", title="Comment", description="Why, for either answer. It stands in the ledger."
+        )
         # A mapped task is made anew from its own arguments, these among them.
         super().__init__(**{**kwargs, "subject": "Release this model?", "params": {"comment": comment}})
         self.dossier = dossier
