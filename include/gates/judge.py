@@ -9,6 +9,7 @@ from include.gates.expected import Expected
 from include.gates.policy import GROUPS, GatePolicy, GateSet
 from include.gates.results import GateReport, GateResult
 from include.gates.statistics import ratio_is_defined
+from include.gates.steps import step_notes
 from include.gates.tables import Measurement, MeasurementTable
 
 GATE_CODE = "gates@1"
@@ -51,8 +52,8 @@ def judge(gates: GateSet, table: MeasurementTable, expected: Expected) -> GateRe
         "scorers": dict(expected.scorers),
         "generation": dict(expected.generation),
     }
-    notes = () if "champion" in expected.models else (f"{NotDone.NO_CHAMPION}: base and SFT model are the baseline",)
-    return GateReport(GATE_CODE, gates.reference, gates.digest, identity, tuple(results), notes)
+    notes = [] if "champion" in expected.models else [f"{NotDone.NO_CHAMPION}: base and SFT model are the baseline"]
+    return GateReport(GATE_CODE, gates.reference, gates.digest, identity, tuple(results), (*notes, *step_notes(gates, table)))
 
 
 def _not_built(group: str, reason: str | None) -> GateResult:

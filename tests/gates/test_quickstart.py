@@ -131,7 +131,7 @@ def test_without_a_champion_base_and_sft_model_are_the_baseline_by_name(quicksta
     roles = tuple(role for role in ROLES if role != "champion")
     report = judged(quickstart, good(roles), roles)
     assert [r.against for r in report.results if r.name == "exact_match_no_worse"] == ["base", "sft", "anchor"]
-    assert report.notes == ("no champion: base and SFT model are the baseline",)
+    assert report.notes[0] == "no champion: base and SFT model are the baseline"
     assert report.passed
 
 

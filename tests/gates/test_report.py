@@ -51,3 +51,20 @@ def test_markdown_is_a_table_of_as_many_columns_everywhere(quickstart: GateSet) 
     lines = [line for line in judged(quickstart, good()).markdown().splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {8}
     assert len(lines) == 2 + len(judged(quickstart, good()).results)
+
+
+def test_the_notes_say_what_each_step_changed(quickstart: GateSet) -> None:
+    measured = change(good(), "sft", "exact_match", lambda i, old: 1.0 if i % 5 == 1 else old)
+    notes = judged(quickstart, measured).notes
+    assert "sft beside base: exact_match on word_problems +0.199 [+0.160, +0.237], n=300" in notes
+    assert any(note.startswith("candidate beside sft: asked_form on word_problems +0.5") for note in notes)
+    assert len(notes) == len(set(notes))
+
+
+def test_what_was_measured_on_other_items_is_no_step(quickstart: GateSet) -> None:
+    measured = good()
+    row = next(row for row in measured["rows"] if (row["role"], row["metric"]) == ("base", "likelihood_choice"))
+    row["items"].pop()
+    notes = judged(quickstart, measured).notes
+    assert not any("sft beside base: likelihood_choice" in note for note in notes)
+    assert any("candidate beside sft: likelihood_choice" in note for note in notes)
