@@ -56,7 +56,7 @@ def test_markdown_is_a_table_of_as_many_columns_everywhere(quickstart: GateSet) 
 def test_the_notes_say_what_each_step_changed(quickstart: GateSet) -> None:
     measured = change(good(), "sft", "exact_match", lambda i, old: 1.0 if i % 5 == 1 else old)
     notes = judged(quickstart, measured).notes
-    assert "sft beside base: exact_match on word_problems +0.199 [+0.160, +0.237], n=300" in notes
+    assert "sft beside base: exact_match on word_problems +0.200 [+0.160, +0.237], n=300" in notes
     assert any(note.startswith("candidate beside sft: asked_form on word_problems +0.5") for note in notes)
     assert len(notes) == len(set(notes))
 
