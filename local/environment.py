@@ -15,6 +15,9 @@ from local.slurm_programs import SEARCH_PATH
 USERS = {"requester": "op", "approver": "op", "demo-approver": "op", "viewer": "viewer", "admin": "admin"}
 """Users of the local Airflow → role. Nobody approves what he asked for, hence the several."""
 
+SUBMISSION_POOL = "slurm_submissions"
+"""The Airflow pool that limits submissions at once."""
+
 PORT_NAMES = ("airflow", "airflow_worker_logs", "airflow_trigger_logs", "mlflow", "annotation")
 _KEPT = (
     "HOME",
@@ -129,5 +132,6 @@ def _slurm_connection(layout: Layout, slurm: PrivateSlurm) -> dict[str, object]:
             "host_key": slurm.host_key,
             "poll_interval_s": 2,
             "root": str(layout.store),
+            "pool": SUBMISSION_POOL,
         },
     }

@@ -24,6 +24,7 @@ from local import slurm_config, slurm_programs
 from local.ports import Ports, is_listening, write_atomically
 from local.process import Daemons, LocalError, ProcessStat, all_processes, descendants, open_files, send, wait_until
 from local.slurm_config import ClusterSettings
+from local.slurm_keys import make_keys
 from local.slurm_programs import SEARCH_PATH
 
 _LONGEST_BASE = 66  # below it come /runtime/spool/n10/n10_99999.4294967291, and a socket's path has at most 107 bytes
@@ -34,15 +35,18 @@ class PrivateSlurm:
 
     def __init__(
         self, base: Path, *, nodes: int = 2, gpus: int = 2, accounting: bool = True, name: str = "c1",
-        slurmd_timeout_s: int = 10, job_niceness: int = 0,
+        slurmd_timeout_s: int = 10, job_niceness: int = 0, switches: int = 0, beside: PrivateSlurm | None = None,
     ) -> None:  # fmt: skip
+        """`beside`: a running cluster whose slurmdbd this one uses too, so that `--clusters` reaches either from either."""
         self.base = base.resolve()
         self._daemons = Daemons(self.base / "run", self.base / "log")
         self.settings = ClusterSettings(
             name=name, user=pwd.getpwuid(os.getuid()).pw_name, host=socket.gethostname().split(".")[0], base=self.base,
             runtime=self.base / "runtime", nodes=nodes, gpus=gpus, accounting=accounting, ports={},
-            slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness,
+            slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness, switches=switches,
+            dbd_port=beside.settings.ports["slurmdbd"] if beside else None,
         )  # fmt: skip
+        self._munge_key = (beside.base / "munge/munge.key").read_bytes() if beside else None
 
     @classmethod
     def attach(cls, base: Path) -> PrivateSlurm:
@@ -121,7 +125,8 @@ class PrivateSlurm:
             raise LocalError(f"{daemon!r} is no daemon of this cluster; these are: {', '.join(self.daemons)}")
         if not self.pid(daemon):
             self._spawn(daemon)
-        if daemon == "slurmdbd" and not (self.base / "account.made").exists():
+        registers = daemon == ("slurmdbd" if self.settings.accounting else "munged") and self.settings.registered
+        if registers and not (self.base / "account.made").exists():
             self._make_account()
             (self.base / "account.made").touch()
 
@@ -187,7 +192,7 @@ class PrivateSlurm:
         named = ["slurmctld", *self.settings.node_names, "sshd", *(["slurmdbd"] if self.settings.accounting else [])]
         chosen = {name: ports.pick(name, ours=self.pid(name) is not None) for name in named}
         self.settings = dataclasses.replace(self.settings, ports=chosen)
-        self._make_keys()
+        make_keys(self.base, f"{self.settings.name} of {self.user}", self._munge_key)
         self._write_configuration()
         write_atomically(stored, json.dumps(dataclasses.asdict(self.settings), indent=1, default=str))
 
@@ -199,6 +204,8 @@ class PrivateSlurm:
                 device.symlink_to("/dev/null")
         write_atomically(s.slurm_conf, slurm_config.slurm_conf(s))
         write_atomically(etc / "gres.conf", slurm_config.gres_conf(s))
+        if s.switches:
+            write_atomically(etc / "topology.conf", slurm_config.topology_conf(s))
         write_atomically(etc / "task_prolog.sh", slurm_config.task_prolog(s), mode=0o755)
         if (cgroup := slurm_config.cgroup_conf(slurm_programs.version())) is not None:
             write_atomically(etc / "cgroup.conf", cgroup)
@@ -207,19 +214,6 @@ class PrivateSlurm:
             write_atomically(etc / "init.sql", slurm_config.DATABASE_SQL)
         write_atomically(self.base / "ssh/sshd_config", slurm_config.sshd_config(s))
         write_atomically(self.known_hosts, f"[127.0.0.1]:{s.ports['sshd']} {self.host_key}\n")
-
-    def _make_keys(self) -> None:
-        munge_key, ssh = self.base / "munge/munge.key", self.base / "ssh"
-        if not munge_key.exists():
-            munge_key.touch(mode=0o600)
-        if munge_key.stat().st_size == 0:
-            munge_key.write_bytes(os.urandom(128))
-        for name in ("host_ed25519", "id_ed25519"):
-            if not (ssh / f"{name}.pub").exists():  # written after the private half
-                (ssh / name).unlink(missing_ok=True)
-                comment = f"{self.settings.name} of {self.user}"
-                subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", ssh / name], check=True)
-        write_atomically(ssh / "authorized_keys", (ssh / "id_ed25519.pub").read_text(), mode=0o600)
 
     def _make_database(self) -> None:
         """An empty MariaDB whose only account is the calling user, let in through the socket by who it is."""
@@ -238,8 +232,9 @@ class PrivateSlurm:
 
     def _make_account(self) -> None:
         """The cluster, an account and the calling user, without whom jobs are refused."""
-        for what in (["cluster", self.settings.name], ["account", "ml", "Description=ml"],
-                     ["user", self.user, "Account=ml", "DefaultAccount=ml"]):  # fmt: skip
+        here = f"Cluster={self.settings.name}"
+        for what in (["cluster", self.settings.name], ["account", "ml", "Description=ml", here],
+                     ["user", self.user, "Account=ml", "DefaultAccount=ml", here]):  # fmt: skip
             added = self._asked_again("sacctmgr", "-i", "add", *what)
             if added.returncode and "Nothing new added" not in added.stdout + added.stderr and "already exists" not in added.stdout:
                 raise LocalError(f"sacctmgr add {' '.join(what)} said: {added.stderr.strip() or added.stdout.strip()}")

@@ -31,6 +31,13 @@ class ClusterSettings:
     ports: dict[str, int]
     slurmd_timeout_s: int = 10
     job_niceness: int = 0
+    switches: int = 0  # leaf switches below one at the top, the nodes spread over them; 0: no topology
+    dbd_port: int | None = None  # of another cluster's slurmdbd, which this one shares
+
+    @property
+    def registered(self) -> bool:
+        """Whether a slurmdbd keeps its accounting, its own or a shared one."""
+        return self.accounting or self.dbd_port is not None
 
     @property
     def node_names(self) -> list[str]:
@@ -97,6 +104,7 @@ MaxJobCount=10000
 DefMemPerCPU=1000
 # One job that asks for `--licenses=heavy` at a time: two at once more than double each other's time.
 Licenses=heavy:1
+{"TopologyPlugin=topology/tree" if s.switches else "# no topology"}
 {_accounting(s)}
 {_nodes(s)}
 PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=10 MaxTime=2-00:00:00 OverSubscribe=NO
@@ -106,11 +114,11 @@ PartitionName=other
 
 
 def _accounting(s: ClusterSettings) -> str:
-    if not s.accounting:
+    if not s.registered:
         return "AccountingStorageType=accounting_storage/none\nJobCompType=jobcomp/none"
     return f"""AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
-AccountingStoragePort={s.ports["slurmdbd"]}
+AccountingStoragePort={s.dbd_port or s.ports["slurmdbd"]}
 AccountingStoragePass={s.munge_socket}
 AccountingStorageEnforce=associations,limits,qos
 AccountingStoreFlags=job_comment
@@ -125,6 +133,14 @@ def _nodes(s: ClusterSettings) -> str:
     for i, node in enumerate(s.node_names, start=1):
         lines.append(f"NodeName={node} NodeHostname={s.host} NodeAddr=127.0.1.{i} Port={s.ports[node]}{gres}")
     return "\n".join(lines)
+
+
+def topology_conf(s: ClusterSettings) -> str:
+    """Neighbouring nodes below one leaf switch: n1 and n2 below s1, n3 and n4 below s2, and both below `top`."""
+    size = -(-s.nodes // s.switches)
+    leaves = [s.node_names[first : first + size] for first in range(0, s.nodes, size)]
+    lines = [f"SwitchName=s{i} Nodes={','.join(nodes)}" for i, nodes in enumerate(leaves, start=1)]
+    return "\n".join([*lines, f"SwitchName=top Switches=s[1-{len(leaves)}]"]) + "\n"
 
 
 def gres_conf(s: ClusterSettings) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from local import folders, secret_files
-from local.environment import PORT_NAMES, USERS, environment, process_environment, url
+from local.environment import PORT_NAMES, SUBMISSION_POOL, USERS, environment, process_environment, url
 from local.http_client import AirflowApi
 from local.layout import Layout
 from local.ports import Ports, write_atomically
@@ -168,7 +168,7 @@ class Stack:
     def _make_pool(self) -> None:
         """The Airflow pool that limits submissions at once."""
         pool = {
-            "name": "slurm_submissions",
+            "name": SUBMISSION_POOL,
             "slots": SUBMISSION_SLOTS,
             "description": "Submissions to Slurm at once",
             "include_deferred": False,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from local import run_view
+from local.environment import SUBMISSION_POOL
 from local.progress import say
 from local.run_view import Stage
 from local.stack import Stack
@@ -30,6 +33,7 @@ class Watch:
         self._shown: dict[str, str] = {}
         self._asked: set[str] = set()
         self._down: set[str] = set()
+        self._missing_pools: set[str] = set()
 
     def follow(self) -> str:
         """Show what changes until the run has ended; gives its state."""
@@ -40,6 +44,7 @@ class Watch:
             if state in ("success", "failed"):
                 self._live("")
                 return state
+            self._look_for_pools(instances)
             self._ask_for_labels(instances)
             if any(instance["state"] == "awaiting_input" for instance in instances):
                 self._ask_for_answers()
@@ -73,6 +78,17 @@ class Watch:
     def _live(self, text: str) -> None:
         if sys.stdout.isatty():
             print(f"\r\033[K{text[:150]}", end="", flush=True)
+
+    def _look_for_pools(self, instances: list[Mapping[str, Any]]) -> None:
+        """A task in a pool that does not exist is never started, and Airflow says so in its scheduler's log alone."""
+        waiting = sorted({str(i["pool"]) for i in instances if i["state"] == "scheduled" and i.get("pool")})
+        found = {name: self._stack.api("admin").request("GET", f"/pools/{quote(name, safe='')}", accept=(404,)) for name in waiting}
+        missing = {name for name, answer in found.items() if "slots" not in answer}
+        for name in sorted(missing - self._missing_pools):
+            self._live("")
+            say(f"Airflow has no pool {name}, so the tasks in it are never started; `python -m local up` in another terminal makes")
+            say(f"  {SUBMISSION_POOL} again; any other: `airflow pools set {shlex.quote(name)} 4 ''`; the run goes on then")
+        self._missing_pools = missing
 
     def _ask_for_labels(self, instances: list[Mapping[str, Any]]) -> None:
         """When the run waits for labels of people: who is asked for what, and where."""

@@ -3,6 +3,7 @@
 The work itself is in `stage_work`, imported when a task runs: parsing a DAG file loads none of it.
 """
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,7 +29,7 @@ class StageOperator(SlurmJobOperator):
 
     def __init__(self, *, stage: str, run: Any, given: Mapping[str, Any], **kwargs: Any) -> None:
         kwargs.setdefault("retries", 3)
-        kwargs.setdefault("pool", "slurm_submissions")
+        kwargs.setdefault("pool", os.environ.get("ALIGN_SUBMISSION_POOL") or "slurm_submissions")
         super().__init__(**kwargs)
         self.stage = stage
         self.run = run
@@ -65,4 +66,10 @@ class StageOperator(SlurmJobOperator):
         """Which cluster is asked is the deployment's to say, not the DAG file's; nothing of it survives a deferral on its own."""
         from include.settings.catalogue import cluster
 
-        self.slurm_conn_id = cluster().slurm_conn_id
+        where = cluster()
+        self.slurm_conn_id = where.slurm_conn_id
+        if self.pool != where.pool:
+            self.log.warning(
+                "Cluster %s wants submissions in the pool %r and this task runs in %r: give ALIGN_SUBMISSION_POOL to the DAG processor too.",
+                where.name, where.pool, self.pool,
+            )  # fmt: skip

@@ -58,7 +58,7 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
     catalog.runs.plan(made.spec)
     if (done := catalog.runs.committed(made.key)) is not None:
         log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
-        return Done(committed(made.spec, run, reused=True))
+        return Done(committed(made.spec, run, reused=True), made.key)
     placed = place(made, where, store_root(where), _whereabouts(made, store.uri))
     log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
     return JobRequest(

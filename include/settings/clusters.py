@@ -72,7 +72,7 @@ class Cluster(Settings):
     """Slurm licence that a heavy job takes, so that one runs at a time."""
     nice: int | None = None
     pool: str = "slurm_submissions"
-    """Airflow pool that limits submissions at once."""
+    """Airflow pool that limits submissions at once; where it is another, `ALIGN_SUBMISSION_POOL` names it to the DAG processor."""
     setup: tuple[str, ...] = ()
     """Shell lines before the program; written by the administrator, never by a user."""
     signal_lead_s: int = 90

@@ -13,6 +13,7 @@ from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
@@ -74,7 +75,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         from_n = self._first_of_round(context, request.key, store)
         known = ends_since(history_of(store, request.key), from_n)
         if known and not remaining(wanted, known):
-            return Done(self._result(context, wanted, known))
+            return Done(self._result(context, wanted, known), request.key)
 
         def spec_for(n: int) -> JobSpec:
             earlier = ends_since(history_of(store, request.key), from_n, n)
@@ -97,7 +98,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         store = _with_history(request_state["receipts"], request_state["receipts_config"])
         known = ends_since(history_of(store, request_state["key"]), request_state["carry"]["from_n"], request_state["n"])
         merge(known, ends.values())
-        self._judge([end for end in ends.values() if not end.succeeded], len(ends), int(request_state["resubmits"]))
+        self._judge([end for end in ends.values() if not end.succeeded], len(ends), self._retries_used(store, request_state))
         if remaining(wanted, known):
             raise Resubmit("shards_missing")
         return self._result(context, wanted, known)
@@ -112,7 +113,16 @@ class SlurmArrayOperator(SlurmJobOperator):
             raise Resubmit("shards_missing")
         return self._result(context, wanted, known)
 
-    def _judge(self, failed: list[ShardEnd], count: int, resubmits: int) -> None:
+    def _retries_used(self, store: KeepsHistory, state: dict[str, Any]) -> int:
+        """How often shards that had run were submitted again in this try; what a controller forgot had not run."""
+        n, resubmits = int(state["n"]), int(state["resubmits"])
+        ends = [r.end for r in history_of(store, state["key"]) if n - resubmits <= r.n < n and r.end is not None]
+        return resubmits - sum(end.cause == FORGOTTEN for end in ends)
+
+    def _judge(self, unfinished: list[ShardEnd], count: int, resubmits: int) -> None:
+        failed = [end for end in unfinished if end.cause != FORGOTTEN]
+        if not failed and unfinished:
+            raise Resubmit(FORGOTTEN)
         if not failed:
             return
         shown = "; ".join(f"{end.job_id} {end.state}: {end.cause} {end.detail}".strip() for end in failed[:5])

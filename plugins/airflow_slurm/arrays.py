@@ -14,11 +14,14 @@ from typing import Any, TypeVar
 
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.parse import AccountingRow, QueueRow, array_tasks
-from airflow_slurm.states import Phase
+from airflow_slurm.reconcile import Observation
+from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import JobView
 
 Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
 
+#: In a list of tasks by state: those of which nothing is known yet.
+NOT_SEEN = "not seen yet"
 #: How much the phase of one row says about a whole array: while one task runs, the array runs.
 _WEIGHT = (Phase.RUNNING, Phase.WAITING, Phase.ENDING, Phase.UNKNOWN, Phase.LOST, Phase.FAILED, Phase.SUCCEEDED)
 
@@ -109,6 +112,15 @@ def removed_before_start(view: JobView, last: Iterable[AccountingRow]) -> bool:
     return never_seen and bool(rows) and all(row.state.info.phase.ended for row in rows)
 
 
+def forgotten_whole(open_tasks: Iterable[Observation], last: Iterable[AccountingRow]) -> bool:
+    """Whether the controller may have lost an array: it knows none of the tasks that have not ended, and accounting no run of the one
+    that has the array's own id. As long as it knows one, a task that is missing was removed by somebody.
+
+    :param last: accounting's rows of the task that has the array's own id.
+    """
+    return all(seen.queue_read and seen.queue is None for seen in open_tasks) and all(row.state.info.phase is Phase.WAITING for row in last)
+
+
 def as_removed(view: JobView) -> JobView:
     """The same task, ended as cancelled."""
     ended = replace(view, phase=Phase.FAILED, state="CANCELLED", reason="", cause="removed_from_array", retryable=False)
@@ -148,7 +160,13 @@ def tasks_by_state(views: Mapping[int, JobView]) -> dict[str, str]:
     groups: dict[str, list[int]] = {}
     for index, view in views.items():
         groups.setdefault(view.state if view.phase is not Phase.UNKNOWN else "UNKNOWN", []).append(index)
-    return {state or "not seen yet": expression(indices) for state, indices in sorted(groups.items())}
+    return {state or NOT_SEEN: expression(indices) for state, indices in sorted(groups.items())}
+
+
+def ran_by(tasks: Mapping[str, str]) -> set[int]:
+    """The tasks of :func:`tasks_by_state` that may have run: all but those that were seen to wait, or not at all."""
+    waiting = (state for state in tasks if state == NOT_SEEN or parse_state(state).info.phase is Phase.WAITING)
+    return {index for state in set(tasks) - set(waiting) for index in indices_of(tasks[state])}
 
 
 def compact(view: JobView) -> dict[str, Any]:

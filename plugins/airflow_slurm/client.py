@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_slurm import commands, failures, parse
 from airflow_slurm.arrays import whole_jobs
-from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable
+from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable, UnreadableAnswer
 from airflow_slurm.receipts import Receipt
 from airflow_slurm.script import render
 from airflow_slurm.spec import JobSpec
@@ -32,11 +33,23 @@ IDS_A_COMMAND = 5000
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command wrote and how it ended."""
+    """What a command wrote and how it ended.
+
+    :ivar then: of the command that was sent along with it; None if that didn't run, or its answer did not arrive whole.
+    """
 
     stdout: str
     stderr: str
     code: int
+    then: Answer | None = None
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A job that was queued, held; and all jobs of its name, as the queue had them right after it (None: not known)."""
+
+    receipt: Receipt
+    of_its_name: Sequence[parse.QueueRow] | None = None
 
 
 class SlurmClient:
@@ -89,27 +102,30 @@ class SlurmClient:
         self._transport.allow_connects(count)
 
     async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
-        """Queue a job, held.
+        """Queue a job, held; as :meth:`submit_and_look`."""
+        return (await self.submit_and_look(spec, job_name)).receipt
+
+    async def submit_and_look(self, spec: JobSpec, job_name: str) -> Queued:
+        """Queue a job, held, and look for others of its name, in one command line.
 
         :raises AnswerLost: nobody knows whether it was queued; look the name up.
         :raises SubmitRefused: for good. :raises SubmitBusy: for now. :raises SshUnreachable: it was not sent.
         """
         argv = commands.sbatch_held(job_name, self._site.cluster)
-        answer = await self._run(argv, stdin=render(spec))
+        answer = await self._run(argv, stdin=render(spec), then=commands.squeue(self._site.cluster, job_name))
         if answer.code != 0:
             raise failures.submission_failure(answer.stderr, answer.code)
         job_id, cluster = parse.sbatch_receipt(answer.stdout)
         cluster = cluster or self._site.cluster
-        return Receipt(job_id, job_name, self.conn_id, cluster, log_path=spec.log_path(job_id), array=spec.array)
+        receipt = Receipt(job_id, job_name, self.conn_id, cluster, log_path=spec.log_path(job_id), array=spec.array)
+        return Queued(receipt, _rows_along(answer, job_name))
 
     async def queue(self, name: str | None = None) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.
 
         :raises ControllerUnreachable: also for an answer that looks fine and says on stderr that it isn't.
         """
-        rows = parse.queue_rows(await self._ask(commands.squeue(self._site.cluster, name)))
-        # Further components of a heterogeneous job (20+1) live and end with the first: they are no jobs of their own.
-        return [row for row in rows if "+" not in row.array_id or row.array_id.endswith("+0")]
+        return _without_components(parse.queue_rows(await self._ask(commands.squeue(self._site.cluster, name))))
 
     async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.QueueRow]:
         """Jobs of any user that the controller still knows and shows: some ids, or one name. Unknown ids are passed over."""
@@ -228,16 +244,39 @@ class SlurmClient:
             raise ControllerUnreachable(f"squeue said: {failures.words_of(answer.stderr)}")
         return answer.stdout
 
-    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> Answer:
-        """Run one command; :class:`SshUnreachable` if it wasn't started, :class:`AnswerLost` if nobody knows how it ended."""
+    async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
+        """Run one command, and another one if it succeeds.
+
+        :raises SshUnreachable: if it wasn't started. :raises AnswerLost: if nobody knows how the first one ended.
+        """
         mark = secrets.token_hex(8)
-        line = commands.remote_line(argv, self._site, mark, len(stdin.encode()) if stdin else None)
+        line = commands.remote_line(argv, self._site, mark, len(stdin.encode()) if stdin else None, then)
         printed, stderr = await self._transport.run(line, stdin, argv[0])
         try:
             stdout, code = parse.between_marks(printed, mark)
         except AnswerLost as error:
             raise AnswerLost(f"{argv[0]} was started over connection {self.conn_id!r}: {error} {stderr[-500:]}") from error
-        return Answer(stdout, stderr, code)
+        second = None
+        if then is not None:
+            with suppress(AnswerLost):
+                words, second_code = parse.between_marks(printed, mark + "T")
+                second = Answer(words, stderr, second_code)
+        return Answer(stdout, stderr, code, second)
+
+
+def _without_components(rows: Sequence[parse.QueueRow]) -> list[parse.QueueRow]:
+    """Further components of a heterogeneous job (20+1) live and end with the first: they are no jobs of their own."""
+    return [row for row in rows if "+" not in row.array_id or row.array_id.endswith("+0")]
+
+
+def _rows_along(answer: Answer, name: str) -> list[parse.QueueRow] | None:
+    """The jobs of a name from the squeue that went along with an sbatch; None if it can't be trusted and has to be asked for by itself."""
+    if answer.then is None or answer.then.code != 0 or "error:" in answer.then.stderr:
+        return None
+    try:
+        return _without_components([row for row in parse.queue_rows(answer.then.stdout) if row.name == name])
+    except UnreadableAnswer:
+        return None
 
 
 def _id_order(job_id: str) -> int:

@@ -175,7 +175,7 @@ def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -
     return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
-def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: int | None = None) -> str:
+def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: int | None = None, then: Sequence[str] | None = None) -> str:
     """One command line for the far side: clean environment, and standard output between two marks.
 
     It runs below ``/bin/sh`` whatever the login shell is. Variables are unset there by name, so that a token among those
@@ -185,6 +185,7 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
     :param mark: letters and digits that no output holds by chance.
     :param input_bytes: how much standard input the command has to get. If the connection breaks within it, the command
         would else see an early end and take it for all: sbatch would queue the first half of a script.
+    :param then: a second command that runs if the first one succeeded, between the marks ``{mark}T``.
     """
     if not mark.isalnum():
         raise ValueError("the mark is made of letters and digits only")
@@ -202,8 +203,15 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
         whole = f'[ "$(printf %s "$input" | wc -c)" -eq {input_bytes + 1} ] || exit {CUT_SHORT}'
         steps += ["input=$(cat; printf x)", whole]
         command = f'printf %s "${{input%x}}" | {command}'
-    script = "; ".join([*steps, f"printf '\\n%s\\n' {mark}B", command, f"printf '\\n%s:%s\\n' {mark}E $?"])
+    steps += _marked(command, mark)
+    if then is not None:
+        steps.append(f'[ "$code" -eq 0 ] || exit 0; {"; ".join(_marked(shlex.join(then), mark + "T"))}')
+    script = "; ".join(steps)
     return "/bin/sh -c " + shlex.quote(script)
+
+
+def _marked(command: str, mark: str) -> list[str]:
+    return [f"printf '\\n%s\\n' {mark}B", command, "code=$?", f"printf '\\n%s:%s\\n' {mark}E $code"]
 
 
 def clusters_option(cluster: str | None) -> list[str]:

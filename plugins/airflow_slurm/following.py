@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_slurm.arrays import as_removed, compact, indices_of, removed_before_start, summarise, task_id
+from airflow_slurm.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.parse import QueueRow
+from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
 from airflow_slurm.reconcile import Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.tail import LogTail
-from airflow_slurm.view import Change, JobView
+from airflow_slurm.view import JobView
 from airflow_slurm.waiting import Wait, due, due_of_tasks
 
 TAIL_TIMEOUT_S = 20.0
@@ -36,36 +37,39 @@ class _Follower:
         self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.submitted_at)
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
+        self._before = self.view
         self._told = self.view
         self._lifts_left = 3
-        self._asked_for_boot = False
+        self._asked_about = 0
+        self._booted_at: float | None = None
 
     async def _tell(self, view: JobView) -> None:
         """Log and keep a view that differs from the last."""
         if not self._known:
             self._known = True
-            self.view = replace(self.view, history=await self._earlier())
+            self._before = await self._earlier()
+            self.view = replace(self.view, history=self._before.history)
         self.view = view.remembering(self.view)
         if view.differs(self._told):
             self._told = view
             self._log.info("Slurm: %s", view.explained())
             await self._observe(self.view)
 
-    async def _earlier(self) -> tuple[Change, ...]:
-        """What an earlier process saw of this submission."""
+    async def _earlier(self) -> JobView:
+        """What an earlier process saw last of this submission."""
         if not self._wait.receipts:
-            return ()
+            return self._before
 
-        def read() -> tuple[Change, ...]:
+        def read() -> JobView:
             records = history_of(self._wait.store(), self._wait.key)
-            return next((r.view.history for r in records if r.n == self._wait.n and r.view is not None), ())
+            return next((r.view for r in records if r.n == self._wait.n and r.view is not None), self._before)
 
         try:
             return await asyncio.to_thread(read)
         except Exception as error:  # noqa: BLE001
             # As below: the store is the application's, and a history that can't be read must not end the wait.
             self._log.warning("The receipt store could not say what was seen before: %s", error)
-            return ()
+            return self._before
 
     async def _observe(self, view: JobView) -> None:
         if not self._wait.receipts:
@@ -108,17 +112,19 @@ class _Follower:
         except SlurmError as error:
             self._log.warning("Whether job %s waits in its first hold could not be settled now: %s", self._wait.job_id, error)
 
-    async def _forgotten(self, view: JobView, seen: Observation) -> JobView:
-        """Lost, instead of unknown, if the controller died and has not got the job any more."""
+    async def _boot_time(self, candidates: int) -> float | None:
+        """When the controller was started; asked again only when more jobs or tasks than before seem to be forgotten."""
         client = self._hub.client
-        if self._asked_for_boot or client is None or not may_be_forgotten(view, seen):
-            return view
-        try:
-            booted_at = await client.booted_at(self._wait.cluster)
-        except SlurmError as error:
-            self._log.debug("The controller does not say when it was started: %s", error)
-            return view
-        self._asked_for_boot = True
+        if candidates > self._asked_about and client is not None:
+            try:
+                self._booted_at = await client.booted_at(self._wait.cluster)
+            except SlurmError as error:
+                self._log.debug("The controller does not say when it was started: %s", error)
+                return None
+            self._asked_about = candidates
+        return self._booted_at
+
+    def _lost_by(self, view: JobView, booted_at: float | None) -> JobView:
         return forgotten(view, booted_at, self._wait.submitted_at or self._wait.since)
 
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
@@ -148,7 +154,10 @@ class JobFollower(_Follower):
         seen = snapshot.of(self.watched)
         if seen is None:
             return None
-        await self._tell(await self._forgotten(judge(self.view, seen), seen))
+        view = judge(self.view, seen)
+        if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
+            view = self._lost_by(view, await self._boot_time(1))
+        await self._tell(view)
         await self._lift_forgotten_hold(seen.queue)
         await self._cancel_doubles(snapshot)
         status = due(self.view, self._wait, snapshot.at)
@@ -173,14 +182,12 @@ class ArrayFollower(_Follower):
         seen = snapshot.of_tasks(self.watched)
         if seen is None:
             return None
-        ended = set()
+        last = (snapshot.accounting or {}).get(self._wait.job_id, ())
         for index, observation in seen.items():
             view = judge(self._views[index], observation)
-            if removed_before_start(view, (snapshot.accounting or {}).get(self._wait.job_id, ())):
-                view = as_removed(view)
-            self._views[index] = view
-            if view.ended:
-                ended.add(index)
+            self._views[index] = as_removed(view) if removed_before_start(view, last) else view
+        await self._find_forgotten(seen, last)
+        ended = {index for index in seen if self._views[index].ended}
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
         await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
@@ -191,6 +198,16 @@ class ArrayFollower(_Follower):
         if status is None:
             return None
         return {"status": status, "view": self.view.to_json(), "tasks": {str(i): compact(view) for i, view in self._views.items()}}
+
+    async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow]) -> None:
+        """Tasks that the controller lost before they ran; each by itself, as others may have run."""
+        if not forgotten_whole(seen.values(), last):
+            return
+        ran = ran_by(self._before.tasks)
+        found = [i for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)]
+        if found:
+            booted_at = await self._boot_time(len(found))
+            self._views |= {index: self._lost_by(self._views[index], booted_at) for index in found}
 
     async def _read_logs(self, ended: set[int]) -> None:
         for index in sorted(ended):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_slurm import pools
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.commands import ClientSite
 from airflow_slurm.errors import BadConnection, SlurmError
@@ -32,6 +34,7 @@ class ClusterConfig:
 
     :ivar ssh_conn_id: an existing SSH connection that holds host, user and keys; None if this one does.
     :ivar root: remote folder below which jobs may write, where that is to be enforced.
+    :ivar pool: the Airflow pool that limits submissions to this cluster; *Test* says whether it is there.
     :ivar job_url: link to a job elsewhere, with ``{job_id}`` and ``{cluster}`` to be filled in.
     :ivar check_requests: whether jobs are held against what the site offers before they are sent.
     :ivar site_max_age_s: from which age on the record of what the site offers is made anew.
@@ -46,6 +49,7 @@ class ClusterConfig:
     slurm_bin: str | None = None
     cluster: str | None = None
     command_timeout_s: float = 60.0
+    pool: str | None = None
     job_url: str | None = None
     check_requests: bool = True
     site_max_age_s: float = 3600.0
@@ -128,13 +132,23 @@ class SlurmHook(BaseHook):
 
         return asyncio.run(once())
 
+    def appears(self, path: str, within_s: float) -> bool:
+        """Whether a remote path is there, looked for until it is or the time is over: shared file systems show files late."""
+        deadline = time.monotonic() + within_s
+        while not self.run(lambda client: client.exists(path)):
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(2.0)
+        return True
+
     def test_connection(self) -> tuple[bool, str]:
         """What the *Test* button does, in the API server: what the site offers, within 20 seconds."""
         import asyncssh
 
+        config = self.config()
+
         async def report() -> str:
             async with asyncio.timeout(TEST_TIMEOUT_S):
-                config = await self.aconfig()
                 async with self._client(config) as client:
                     record = await probe(client)
             with suppress(OSError):
@@ -142,7 +156,9 @@ class SlurmHook(BaseHook):
             return record.summary()
 
         try:
-            return True, asyncio.run(report())
+            said = asyncio.run(report())
+            fine, of_pools = pools.report(config.pool)
+            return fine, "; ".join(filter(None, (said, of_pools)))
         except TimeoutError:
             return False, f"The cluster did not answer within {TEST_TIMEOUT_S:.0f} seconds."
         except (SlurmError, asyncssh.Error, OSError, ValueError) as error:

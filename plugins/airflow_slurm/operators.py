@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_slurm.accepted import accepted_before, round_of
+from airflow_slurm.earlier import close_what_is_done, has_started, let_go
 from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
@@ -30,13 +31,12 @@ from airflow_slurm.hook import SlurmHook
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
 from airflow_slurm.reasons import in_words
-from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
+from airflow_slurm.receipts import JobEnd, Owner, load_store
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
-from airflow_slurm.stop import NotEnded, StopPolicy, give_up, look
+from airflow_slurm.stop import NotEnded, StopPolicy
 from airflow_slurm.submit import Submitted, submit
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
 from airflow_slurm.view import JobView
@@ -141,7 +141,7 @@ class SlurmJobOperator(BaseOperator):
         """
         if not view.succeeded:
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
-        if self.expected_output and not self._appears(self.expected_output):
+        if self.expected_output and not SlurmHook(self.slurm_conn_id).appears(self.expected_output, self.visibility_deadline_s):
             raise JobFailed(
                 f"Slurm says COMPLETED, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
                 cause="output_missing",
@@ -175,7 +175,8 @@ class SlurmJobOperator(BaseOperator):
         if event["status"] in ("waited_too_long", "never_starts"):
             return self._not_started(context, request_state, view, event["status"])
         try:
-            if view.cause == FORGOTTEN:  # it never ran, so there is nothing to accept
+            # It never ran, or nothing of it, so there is nothing to accept.
+            if view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in request_state["tasks"].values()):
                 raise Resubmit(FORGOTTEN)
             decide = self.accept if event["status"] == "ended" else self.accept_unknown
             result = decide(context, request_state, view)
@@ -201,9 +202,10 @@ class SlurmJobOperator(BaseOperator):
         owner = owner_of(context)
         previous = kept.get(STATE_KEY)
         try:
-            if isinstance(previous, dict) and is_other_work(previous, request):
-                self._give_up_previous(previous, owner)
-                kept.delete(STATE_KEY)
+            if isinstance(previous, dict):
+                self._leave_earlier(previous, request, owner)
+                if is_other_work(previous, request):
+                    kept.delete(STATE_KEY)
             if isinstance(request, Done):
                 return request.result
             if (before := accepted_before(context, previous, request)) is not None:
@@ -235,6 +237,8 @@ class SlurmJobOperator(BaseOperator):
         store, kept = request.store(), context["task_state_store"]
         # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
         site = SlurmHook(self.slurm_conn_id).config()
+        if site.pool and site.pool != self.pool:
+            self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
         claimed = lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n) | round_of(context))  # noqa: E731
         work = request.work(claimed, site.root, site.preemptible)
 
@@ -279,42 +283,24 @@ class SlurmJobOperator(BaseOperator):
         return self._start(context, {"resubmits": resubmits})
 
     def _not_started(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
-        if self._has_started(state):
+        if has_started(state):
             self.log.info("It has started after all: waiting on.")
             return self._start(context, {"resubmits": state["resubmits"]})
-        self._give_up(state)
+        let_go(state)
         said = "it waited longer than max_wait_s for its start and was given up"
         if why == "never_starts":
             said = f"it would never have started, and was given up ({in_words(view.reason)}). Change the request, or choose another cluster"
         raise JobFailedForGood(f"{view.describe()}: {said}.", retryable=False, cause=why)
 
-    def _give_up_previous(self, previous: dict[str, Any], owner: Owner) -> None:
-        self.log.info("This task asked for other work before (%s); giving that up first.", previous["key"])
-        self._give_up(previous | {"owner": owner})
-
-    def _give_up(self, state: dict[str, Any]) -> JobView | None:
-        store = load_store(state["receipts"], state["receipts_config"])
-
-        async def once() -> JobView | None:
-            async with SlurmHook(state["conn_id"]).get_client() as client:
-                policy = StopPolicy(**state["stop"])
-                return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
-
-        return asyncio.run(once())
-
-    def _has_started(self, state: dict[str, Any]) -> bool:
-        receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
-        view = SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
-        return view.phase is not Phase.WAITING
+    def _leave_earlier(self, previous: dict[str, Any], request: JobRequest | Done, owner: Owner) -> None:
+        """What this task asked for before stays its own if it is the same work; else it is given up."""
+        if not is_other_work(previous, request):
+            if isinstance(request, Done):
+                close_what_is_done(previous, owner)
+            return
+        asks = "no job" if isinstance(request, Done) else "other work"
+        self.log.info("This task asked for %s before and asks for %s now; giving that up first.", previous["key"], asks)
+        let_go(previous | {"owner": owner})
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
-
-    def _appears(self, path: str) -> bool:
-        deadline = time.monotonic() + self.visibility_deadline_s
-        hook = SlurmHook(self.slurm_conn_id)
-        while not hook.run(lambda client: client.exists(path)):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(2.0)
-        return True

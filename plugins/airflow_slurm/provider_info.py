@@ -46,6 +46,7 @@ _FIELDS = {
     "preemptible_partition": _text("Partition of preemptible jobs", "For jobs that say they may be preempted and name none."),
     "preemptible_qos": _text("QOS of preemptible jobs", "For jobs that say they may be preempted and name none."),
     "preemptible_requeue": _switch("Slurm requeues preemptible jobs", "Else a preempted job is submitted again."),
+    "pool": _text("Airflow pool", "The one that limits submissions to this cluster; Test says whether it exists."),
     "job_url": _text("Link to a job", "Address of a portal's page, with {job_id} and {cluster} to be filled in."),
 }
 

@@ -24,6 +24,13 @@ from airflow_slurm.view import JobView
 
 log = structlog.get_logger(__name__)
 
+#: How long ago a job has to have ended, in seconds, before it is said that no task has taken its result.
+NOT_TAKEN_S = 1800.0
+_NOT_TAKEN = (
+    "no task has taken its result for half an hour. If the task is deferred, no triggerer runs; if it is scheduled, its Airflow pool is "
+    "full or does not exist (airflow pools list; airflow pools set NAME 8 'Submissions to Slurm at once')"
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -31,7 +38,8 @@ class Finding:
 
     :ivar kind: ``ended`` (a job whose last owner is gone was ended, and is confirmed), ``unowned`` (it would be, with
         ``act``), ``still_ending`` (it resists; the next run goes on), ``orphan`` (a job with our prefix that no open
-        submission knows), ``task_without_job`` (owners wait for a submission whose job is gone) or ``unreachable``.
+        submission knows), ``task_without_job`` (owners wait for a submission whose job is gone),
+        ``not_taken`` (its job ended a while ago, and no task has taken the result) or ``unreachable``.
     """
 
     kind: str
@@ -128,6 +136,8 @@ class _Run:
         if submission.receipt is None:
             return None
         view: JobView = await look(self.client, submission.receipt, submission.since)
+        if view.ended and view.end_time is not None and time.time() - view.end_time > NOT_TAKEN_S:
+            return Finding("not_taken", submission.key, submission.n, _id(submission), f"{view.describe()}; {_NOT_TAKEN}")
         if view.missing_since is None or view.ended:
             return None
         return Finding(

@@ -22,9 +22,13 @@ NO_POLICY = Preemptible()
 
 @dataclass(frozen=True)
 class Done:
-    """The work has been done before: nothing is submitted, and this is the task's result."""
+    """The work has been done before: nothing is submitted, and this is the task's result.
+
+    :ivar key: of the work that is done. A job that this task asked for under another key is given up; without a key, any is.
+    """
 
     result: Any = None
+    key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def owner_of(context: Context) -> Owner:
 def is_other_work(previous: Mapping[str, Any], request: JobRequest | Done) -> bool:
     """Whether a task that asked for ``previous`` (see :func:`pointer_to`) asks for something else now."""
     if isinstance(request, Done):
-        return True
+        return previous.get("key") != request.key
     return previous.get("key") != request.key or previous.get("receipts") != request.receipts
 
 

@@ -1,7 +1,7 @@
 """Submit once. Whatever dies at whatever line, calling :func:`submit` again ends with the same single job.
 
-Claim the next number, write the receipt of a *held* job, look whether another job has the same name, lift the hold.
-A job can't start before its receipt is stored, and a held orphan costs nothing. If sbatch's answer got lost, the job is
+Claim the next number, queue a *held* job and look whether another one has its name, write the receipt, lift the hold: two command
+lines on the login node. A job can't start before its receipt is stored, and a held orphan costs nothing. If sbatch's answer got lost, the job is
 looked up by its name for a while before anything is sent again. Of several jobs of one name the lowest id stays.
 """
 
@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 
 from airflow_slurm.arrays import whole_jobs
-from airflow_slurm.client import SlurmClient
+from airflow_slurm.client import Queued, SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
@@ -117,12 +117,14 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
     if receipt is None and claim.adopted:
         receipt = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
     for _ in range(look_up.sends):
+        rows: Sequence[QueueRow] | None = None
         if receipt is None:
-            receipt = await _send(client, store, work, claim, look_up)
+            queued = await _send(client, store, work, claim, look_up)
+            receipt, rows = queued.receipt, queued.of_its_name
         receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
         await asyncio.to_thread(store.record, work.key, n, receipt)
         try:
-            receipt = await _settle(client, store, work, claim, receipt)
+            receipt = await _settle(client, store, work, claim, receipt, rows)
         except _Forgotten:
             log.error("the controller has forgotten the held job; sending it again", job_name=receipt.job_name, job_id=receipt.job_id)
             await asyncio.to_thread(store.incident, work.key, n, "forgotten_by_the_controller", {"job_id": receipt.job_id})
@@ -132,7 +134,7 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
     raise SubmissionUncertain(f"The controller forgot {look_up.sends} jobs of {work.name_for(n)!r} before they could be released.")
 
 
-async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Receipt:
+async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Queued:
     name, spec = work.name_for(claim.n), work.spec_for(claim.n)
     try:
         await client.check_possible(spec)
@@ -142,7 +144,7 @@ async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Cla
     await asyncio.to_thread(work.stage_in, claim.n)
     for _ in range(look_up.sends):
         try:
-            return await client.submit_held(spec, name)
+            return await client.submit_and_look(spec, name)
         except SubmitRefused as error:
             end = JobEnd("failed", "refused", str(error), closed_by="submission")
             await asyncio.to_thread(store.close, work.key, claim.n, end)
@@ -150,7 +152,7 @@ async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Cla
         except AnswerLost as error:
             log.warning("the answer to a submission got lost; looking the job up by its name", job_name=name, error=str(error))
             if (found := await _search(client, work, claim, look_up)) is not None:
-                return found
+                return Queued(found)
     raise SubmissionUncertain(f"{look_up.sends} answers to the submission of {name!r} got lost, and no job of that name is there.")
 
 
@@ -182,10 +184,16 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
     return None
 
 
-async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt) -> Receipt:
-    """One job of this name, recorded and released. Every step may be done again."""
+async def _settle(
+    client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt, seen: Sequence[QueueRow] | None
+) -> Receipt:
+    """One job of this name, recorded and released. Every step may be done again.
+
+    :param seen: all jobs of this name, if they were looked for after this one was queued.
+    """
     name, key, n = receipt.job_name, work.key, claim.n
-    rows = sorted(whole_jobs(row for row in await client.queue(name) if row.name == name), key=lambda row: int(row.job_id))
+    named = seen if seen is not None else [row for row in await client.queue(name) if row.name == name]
+    rows = sorted(whole_jobs(named), key=lambda row: int(row.job_id))
     kept = _kept(rows) if rows else None
     if kept is not None and kept.job_id != receipt.job_id:
         receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))

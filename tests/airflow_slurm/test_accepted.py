@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_slurm import operators
+from airflow_slurm import earlier, operators
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import JobFailed
+from airflow_slurm.errors import ControllerUnreachable, JobFailed
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, Receipt
+from airflow_slurm.requests import Done
 from airflow_slurm.shards import ShardEnd
 from airflow_slurm.states import Phase
 from airflow_slurm.submit import Submitted
@@ -112,3 +114,75 @@ def test_an_array_gives_the_ends_of_all_its_shards(make: Make, store: FileReceip
     assert [(end["index"], end["n"], end["outcome"]) for end in ends] == [(0, 1, "succeeded"), (1, 2, "succeeded")]
     task.clear()
     assert task.execute().kwargs["request_state"]["array"] == "0-1"
+
+
+class Reuses(SlurmJobOperator):
+    """Its first try asks for a job; from then on the work is done."""
+
+    done_key: str | None = KEY
+    tries = 0
+
+    def prepare(self, context: Any) -> Any:
+        type(self).tries += 1
+        return super().prepare(context) if type(self).tries == 1 else Done("kept", self.done_key)
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, view: JobView) -> list[str]:
+    """The site answers every look with this view; the other commands that are sent to it."""
+    sent: list[str] = []
+
+    async def look(client: Any, receipt: Receipt, since: float, before: Any = None) -> JobView:
+        return view
+
+    async def give_up(client: Any, store: Any, key: str, *_: Any, **__: Any) -> None:
+        sent.append(key)
+
+    monkeypatch.setattr(earlier, "look", look)
+    monkeypatch.setattr(earlier, "give_up", give_up)
+    return sent
+
+
+@pytest.mark.parametrize(("state", "outcome"), [("COMPLETED", "succeeded"), ("CANCELLED", "ended")])
+def test_work_that_turns_out_to_be_done_is_not_other_work(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], state: str, outcome: str
+) -> None:
+    """A worker that died between committing a result and closing the submission."""
+    phase = Phase.SUCCEEDED if state == "COMPLETED" else Phase.FAILED
+    task = make(type("Once", (Reuses,), {"tries": 0}))
+    task.execute()
+    given_up = looks(monkeypatch, replace(VIEW, phase=phase, state=state))
+    assert task.make().execute(task.context) == "kept"
+    end = store.end_of(KEY, 1)
+    assert end is not None
+    assert (end.outcome, end.cause, end.closed_by) == (outcome, "done_before", "d/r1/t/-1")
+    assert given_up == []
+    assert "other work" not in capsys.readouterr().out
+
+
+def test_its_job_is_left_alone_while_it_runs_and_while_nobody_answers(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make(type("Once", (Reuses,), {"tries": 0}))
+    task.execute()
+    given_up = looks(monkeypatch, replace(VIEW, phase=Phase.RUNNING, state="RUNNING"))
+    assert task.make().execute(task.context) == "kept"
+
+    async def nobody(*_: Any) -> None:
+        raise ControllerUnreachable("down")
+
+    monkeypatch.setattr(earlier, "look", nobody)
+    assert task.make().execute(task.context) == "kept"
+    assert store.get(KEY) is not None
+    assert given_up == []
+
+
+@pytest.mark.parametrize("done_key", ["another", None])
+def test_the_job_of_another_key_is_given_up_when_no_job_is_needed(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch, done_key: str | None
+) -> None:
+    task = make(type("Once", (Reuses,), {"tries": 0, "done_key": done_key}))
+    task.execute()
+    given_up = looks(monkeypatch, VIEW)
+    assert task.make().execute(task.context) == "kept"
+    assert given_up == [KEY]
+    assert "slurm_submission" not in task.state

@@ -45,10 +45,11 @@ class LoginNode(SlurmClient):
     async def _never(self) -> asyncssh.SSHClientConnection:
         raise AssertionError("no SSH here")
 
-    async def _run(self, argv: Sequence[str], *, stdin: str = "") -> Answer:
+    async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
         self.asked.append(argv)
         given = self.answers.get(argv[0], [NOTHING])
-        return given.pop(0) if len(given) > 1 else given[0]
+        answer = given.pop(0) if len(given) > 1 else given[0]
+        return answer if then is None or answer.code else replace(answer, then=await self._run(then))
 
     def names(self) -> list[str]:
         return [argv[0] for argv in self.asked]

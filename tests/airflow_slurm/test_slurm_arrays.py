@@ -137,7 +137,7 @@ def work(key: str, body: str, array: str) -> Work:
     return Work(key, lambda n: spec, lambda n: job_name_for(key, n))
 
 
-@pytest.mark.parametrize(("method", "before"), [("submit_held", False), ("release", False)])
+@pytest.mark.parametrize(("method", "before"), [("submit_and_look", False), ("release", False)])
 async def test_an_array_whose_answer_got_lost_is_adopted_whole(
     client: SlurmClient, store: FileReceipts, key: str, jobs_named: JobsNamed, shared: Path, method: str, before: bool
 ) -> None:

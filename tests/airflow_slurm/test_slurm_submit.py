@@ -52,8 +52,8 @@ async def test_a_job_is_queued_recorded_and_released(client: SlurmClient, store:
     ("victim", "method", "before"),
     [
         ("store", "claim", False),
-        ("client", "submit_held", True),
-        ("client", "submit_held", False),
+        ("client", "submit_and_look", True),
+        ("client", "submit_and_look", False),
         ("store", "record", False),
         ("client", "release", True),
         ("client", "release", False),

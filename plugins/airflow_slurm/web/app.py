@@ -71,9 +71,8 @@ def create_app() -> FastAPI:
 def task_page(task: Task) -> HTMLResponse:
     """Job, attempts, nodes, states, reason and estimated start, as they were last seen."""
     pointer, records, problem = _read(task)
-    return _page(
-        "task.html", task=task, pointer=pointer, records=records, problem=problem, shards_of=reading.shards_of, tail_lines=TAIL_LINES
-    )
+    values = {"pool": reading.pool_problem(task), "shards_of": reading.shards_of, "tail_lines": TAIL_LINES}
+    return _page("task.html", task=task, pointer=pointer, records=records, problem=problem, **values)
 
 
 def task_json(task: Task) -> dict[str, Any]:

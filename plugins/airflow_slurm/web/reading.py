@@ -15,6 +15,7 @@ from airflow_slurm.arrays import indices_of
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import POINTER_KEY
+from airflow_slurm.pools import problem_of_task
 from airflow_slurm.receipts import KeepsHistory, Owner, Record, history_of, load_store
 from airflow_slurm.settings import configured_receipts
 from airflow_slurm.spec import task_path
@@ -63,6 +64,14 @@ def pointer_of(task: TaskKey) -> dict[str, Any] | None:
         row = session.scalars(query).first()
         value = None if row is None else XComModel.deserialize_value(row)
     return value if isinstance(value, dict) and isinstance(value.get("key"), str) else None
+
+
+def pool_problem(task: TaskKey) -> str:
+    """Why Airflow does not start the task although it is scheduled, if its pool is the reason; else empty."""
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        return problem_of_task(session, task.owner)
 
 
 def submissions_of(task: TaskKey, pointer: dict[str, Any]) -> list[Record]:

@@ -1,0 +1,67 @@
+"""What a task asked for in an earlier try: given up if it asks for other work now, closed if that very work turns out to be done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from airflow_slurm.errors import SlurmError
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
+from airflow_slurm.requests import who
+from airflow_slurm.states import Phase
+from airflow_slurm.stop import StopPolicy, give_up, look
+from airflow_slurm.view import JobView
+
+log = structlog.get_logger(__name__)
+
+
+def let_go(state: Mapping[str, Any]) -> JobView | None:
+    """Give up the work that a task asked for; its job is ended, and confirmed, unless somebody else waits for it.
+
+    :param state: as :meth:`JobRequest.state`, or :func:`pointer_to` with an ``owner``.
+    :raises NotEnded: if the job resists. :raises Unreachable: if nobody could be asked.
+    """
+    store = load_store(state["receipts"], state["receipts_config"])
+
+    async def once() -> JobView | None:
+        async with SlurmHook(state["conn_id"]).get_client() as client:
+            policy = StopPolicy(**state["stop"])
+            return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
+
+    return asyncio.run(once())
+
+
+def has_started(state: Mapping[str, Any]) -> bool:
+    """Whether a job that looked as if it waited does not wait any more."""
+    receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
+    view = SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
+    return view.phase is not Phase.WAITING
+
+
+def close_what_is_done(previous: Mapping[str, Any], owner: Owner) -> None:
+    """Close the submission of work that is done, if a worker died between accepting and closing it.
+
+    Ends nothing: a job of that key that has not ended, or of which nobody can say it now, is left to the reconciler.
+
+    :param previous: what the task asked for, as :func:`pointer_to`.
+    """
+    store = load_store(previous["receipts"], previous["receipts_config"])
+    live = store.get(previous["key"])
+    if live is None or live.receipt is None:
+        return
+    receipt, since = live.receipt, live.since
+    try:
+        view = SlurmHook(previous["conn_id"]).run(lambda client: look(client, receipt, since))
+    except SlurmError as error:
+        log.warning("the submission of work that is done stays open; the reconciler closes it", job_id=receipt.job_id, error=str(error))
+        return
+    if not view.ended:
+        log.warning("the work is done, and its job has not ended yet; the reconciler ends what nobody waits for", job=view.describe())
+        return
+    outcome = "succeeded" if view.succeeded else "ended"
+    store.close(live.key, live.n, JobEnd(outcome, "done_before", "the result was there already", view, who(owner)))
+    log.info("closed the submission of work that is done", job_id=receipt.job_id, outcome=outcome)
