@@ -52,10 +52,10 @@ class Site:
         path = self.folder / "commands"
         return len(path.read_text().splitlines()) if path.exists() else 0
 
-    def connection(self, kind: str = "slurm", **extra: object) -> str:
-        """An Airflow connection to the login node, in JSON."""
+    def connection(self, kind: str = "slurm", *, counted: bool = True, **extra: object) -> str:
+        """An Airflow connection to the login node, in JSON; ``counted``: whether the commands of ours are counted there."""
         values = {"private_key": self.slurm.private_key.read_text(), "host_key": self.slurm.host_key, **extra}
-        if kind == "slurm":
+        if kind == "slurm" and counted:
             values["slurm_bin"] = str(self.bin)
         return json.dumps({"conn_type": kind, "host": "127.0.0.1", "port": self.slurm.ssh_port, "login": self.slurm.user, "extra": values})
 

@@ -200,8 +200,8 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
     steps.append("LC_ALL=C.UTF-8 TZ=UTC SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0; export LC_ALL TZ SLURM_TIME_FORMAT SLURM_BITSTR_LEN")
     command = shlex.join(argv)
     if input_bytes is not None:
-        whole = f'[ "$(printf %s "$input" | wc -c)" -eq {input_bytes + 1} ] || exit {CUT_SHORT}'
-        steps += ["input=$(cat; printf x)", whole]
+        # Bytes, not characters, also in a shell that knows of the latter: hence the locale, for this one line.
+        steps += ["input=$(cat; printf x)", f'LC_ALL=C; [ "${{#input}}" -eq {input_bytes + 1} ] || exit {CUT_SHORT}; LC_ALL=C.UTF-8']
         command = f'printf %s "${{input%x}}" | {command}'
     steps += _marked(command, mark)
     if then is not None:

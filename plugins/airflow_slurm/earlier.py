@@ -8,8 +8,9 @@ from typing import Any
 
 import structlog
 
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import JobFailed, JobFailedForGood, SlurmError
 from airflow_slurm.hook import SlurmHook
+from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.requests import who
 from airflow_slurm.states import Phase
@@ -40,6 +41,16 @@ def has_started(state: Mapping[str, Any]) -> bool:
     receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
     view = SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
     return view.phase is not Phase.WAITING
+
+
+def given_up(view: JobView, why: str) -> JobFailed:
+    """The error of a task that does not wait for its job any more; ``why`` is the event of its trigger."""
+    if why == "timed_out":
+        return JobFailed(f"{view.describe()}: the task's execution_timeout is over, and the job was given up.", cause=why)
+    said = "it waited longer than max_wait_s for its start and was given up"
+    if why == "never_starts":
+        said = f"it would never have started, and was given up ({in_words(view.reason)}). Change the request, or choose another cluster"
+    return JobFailedForGood(f"{view.describe()}: {said}.", retryable=False, cause=why)
 
 
 def close_what_is_done(previous: Mapping[str, Any], owner: Owner) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_slurm.accepted import accepted_before, round_of
-from airflow_slurm.earlier import close_what_is_done, has_started, let_go
+from airflow_slurm.earlier import close_what_is_done, given_up, has_started, let_go
 from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
@@ -30,10 +30,9 @@ from airflow_slurm.errors import (
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
-from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, load_store
 from airflow_slurm.reconcile import FORGOTTEN
-from airflow_slurm.requests import Done, JobRequest, is_other_work, owner_of, pointer_to, who
+from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import NotEnded, StopPolicy
@@ -65,9 +64,9 @@ class SlurmJobOperator(BaseOperator):
     :param visibility_deadline_s: how long that path is looked for: shared file systems show files late.
     :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated) Without
         either, the store that the section ``[slurm]`` of Airflow's configuration names.
-    :param deferrable: wait in the triggerer; else in the worker, with the same code. Whatever ``default_deferrable`` says,
-        the default is to defer: jobs run for hours.
+    :param deferrable: wait in the triggerer, whatever ``default_deferrable`` says; else in the worker, with the same code.
     :param follow_log: copy the job's output into the task's log while it runs.
+    :param execution_timeout: as with any task, also while it is deferred; its job is given up then.
     :param max_wait_s: how long the job may wait for its start. :param max_unknown_s: see :class:`JobRequest`.
     :param stop_signal: what asks the program to save and end. :param stop_grace_s: how long it may take for that.
     """
@@ -172,8 +171,8 @@ class SlurmJobOperator(BaseOperator):
         request_state["tasks"] = event.get("tasks", {})
         self._seen = facts_of(request_state, view)
         self.log.info("Slurm: %s", view.describe())
-        if event["status"] in ("waited_too_long", "never_starts"):
-            return self._not_started(context, request_state, view, event["status"])
+        if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
+            return self._not_waited_for(context, request_state, view, event["status"])
         try:
             # It never ran, or nothing of it, so there is nothing to accept.
             if view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in request_state["tasks"].values()):
@@ -244,18 +243,18 @@ class SlurmJobOperator(BaseOperator):
 
         async def once() -> Submitted:
             async with SlurmHook(self.slurm_conn_id).get_client() as client:
-                look_up, stop = request.look_up(), request.stop
-                return await submit(client, store, work, owner, look_up=look_up, stop=stop, nothing_sent=nothing_sent)
+                return await submit(client, store, work, owner, look_up=request.look_up(), stop=request.stop, nothing_sent=nothing_sent)
 
         done = asyncio.run(once())
-        how = "found again" if done.adopted else "submitted"
-        self.log.info("Job %s (%s) %s as submission %d of %s.", done.receipt.job_id, done.receipt.job_name, how, done.n, request.key)
+        how, receipt = "found again" if done.adopted else "submitted", done.receipt
+        self.log.info("Job %s (%s) %s as submission %d of %s.", receipt.job_id, receipt.job_name, how, done.n, request.key)
         return done
 
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
         keep_links(context, self.slurm_conn_id, request.key, done)
         state = request.state(self.slurm_conn_id, done, owner, resubmits)
-        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(request.wait(done, owner, self.follow_log)), state)
+        wait = request.wait(done, owner, self.follow_log, deadline_of(context, self.execution_timeout))
+        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(wait), state)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
         return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
@@ -282,15 +281,12 @@ class SlurmJobOperator(BaseOperator):
         self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
         return self._start(context, {"resubmits": resubmits})
 
-    def _not_started(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
-        if has_started(state):
+    def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
+        if why != "timed_out" and has_started(state):
             self.log.info("It has started after all: waiting on.")
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
-        said = "it waited longer than max_wait_s for its start and was given up"
-        if why == "never_starts":
-            said = f"it would never have started, and was given up ({in_words(view.reason)}). Change the request, or choose another cluster"
-        raise JobFailedForGood(f"{view.describe()}: {said}.", retryable=False, cause=why)
+        raise given_up(view, why)
 
     def _leave_earlier(self, previous: dict[str, Any], request: JobRequest | Done, owner: Owner) -> None:
         """What this task asked for before stays its own if it is the same work; else it is given up."""

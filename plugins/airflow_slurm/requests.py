@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.names import job_name_for
@@ -88,8 +90,8 @@ class JobRequest:
         """The receipt store."""
         return load_store(self.receipts, self.receipts_config)
 
-    def wait(self, done: Submitted, owner: Owner, follow_log: bool) -> Wait:
-        """What the trigger has to know."""
+    def wait(self, done: Submitted, owner: Owner, follow_log: bool, deadline: float | None = None) -> Wait:
+        """What the trigger has to know. ``deadline``: when the task's time is over, in seconds since the epoch."""
         return Wait(
             key=self.key,
             n=done.n,
@@ -107,6 +109,7 @@ class JobRequest:
             max_wait_s=self.max_wait_s,
             stop=vars(self.stop).copy(),
             array=done.receipt.array,
+            deadline=deadline,
         )
 
     def state(self, slurm_conn_id: str, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:
@@ -136,6 +139,14 @@ def owner_of(context: Context) -> Owner:
     ti = context["ti"]
     map_index = ti.map_index if ti.map_index is not None else -1
     return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
+
+
+def deadline_of(context: Context, execution_timeout: timedelta | None) -> float | None:
+    """When this try's ``execution_timeout`` is over; counted from its first start, as a task that resumes keeps that."""
+    if execution_timeout is None:
+        return None
+    start = getattr(context["ti"], "start_date", None)
+    return (start.timestamp() if start is not None else time.time()) + execution_timeout.total_seconds()
 
 
 def is_other_work(previous: Mapping[str, Any], request: JobRequest | Done) -> bool:

@@ -26,6 +26,7 @@ class Wait:
     :ivar array: of an array, the numbers of its tasks, such as ``0-3,7%2``.
     :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
+    :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.stop.StopPolicy` in JSON.
     """
 
@@ -46,6 +47,7 @@ class Wait:
     stop: dict[str, Any] = field(default_factory=dict)
     array: str | None = None
     foreign: bool = False
+    deadline: float | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:
@@ -67,6 +69,8 @@ def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:
         if view.cause == NO_ACCOUNTING or (view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s):
             return "unknown"
         return None
+    if wait.deadline is not None and now >= wait.deadline:
+        return "timed_out"
     if never_starts(view, now):
         return "never_starts"
     waited = now - (wait.submitted_at or wait.since)

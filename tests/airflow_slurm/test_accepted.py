@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -186,3 +187,17 @@ def test_the_job_of_another_key_is_given_up_when_no_job_is_needed(
     assert task.make().execute(task.context) == "kept"
     assert given_up == [KEY]
     assert "slurm_submission" not in task.state
+
+
+def test_a_task_whose_time_is_over_gives_its_job_up_and_may_be_retried(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make(execution_timeout=timedelta(minutes=5))
+    task.ti.start_date = datetime(2026, 1, 1, tzinfo=UTC)
+    given_up = looks(monkeypatch, replace(VIEW, phase=Phase.RUNNING, state="RUNNING"))
+    deferred = task.execute()
+    assert deferred.trigger.wait["deadline"] == datetime(2026, 1, 1, 0, 5, tzinfo=UTC).timestamp()
+    runs = replace(VIEW, phase=Phase.RUNNING, state="RUNNING").to_json()
+    with pytest.raises(JobFailed, match="execution_timeout is over") as caught:
+        task.resume(deferred, {"status": "timed_out", "view": runs})
+    assert (caught.value.retryable, caught.value.cause, given_up) == (True, "timed_out", [KEY])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_slurm import commands, parse, site_commands
-from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.errors import AnswerLost, InvalidSpec
 
 INHERITED = {
     "PATH": "/usr/bin:/bin",
@@ -87,6 +88,27 @@ def test_a_command_gets_all_of_its_input_or_is_not_run(text: str, lost: int) -> 
         assert (done.returncode, done.stdout) == (commands.CUT_SHORT, b"")
     else:
         assert done.stdout == b"\nm4rkB\n" + data + b"\nm4rkE:0\n"
+
+
+@pytest.mark.parametrize("shell", [["/bin/sh"], ["/bin/bash", "--posix"]])
+def test_input_is_counted_in_bytes_whatever_the_shell_counts_in(shell: list[str]) -> None:
+    data = "é€😀 naïve\n".encode()
+    line = commands.remote_line(["cat"], commands.ANY_SITE, "m4rk", len(data)).removeprefix("/bin/sh -c ")
+    script = shlex.split(line)[0]
+    assert subprocess.run([*shell, "-c", script], input=data, capture_output=True).stdout == b"\nm4rkB\n" + data + b"\nm4rkE:0\n"
+    assert subprocess.run([*shell, "-c", script], input=data[:-1], capture_output=True).returncode == commands.CUT_SHORT
+
+
+@pytest.mark.parametrize(("first", "code", "second"), [("true", 0, "m4rkB says"), ("false", 1, None)])
+def test_a_second_command_runs_only_if_the_first_succeeded(first: str, code: int, second: str | None) -> None:
+    line = commands.remote_line([first], commands.ANY_SITE, "m4rk", then=["printf", "%s", "m4rkB says"])
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True)
+    assert parse.between_marks(done.stdout, "m4rk") == ("", code)
+    if second is None:
+        with pytest.raises(AnswerLost):
+            parse.between_marks(done.stdout, "m4rkT")
+    else:
+        assert parse.between_marks(done.stdout, "m4rkT") == (second, 0)
 
 
 def test_the_exit_code_of_the_command_is_reported() -> None:

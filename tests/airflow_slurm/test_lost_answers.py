@@ -16,6 +16,7 @@ from airflow_slurm.errors import SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.following import JobFollower
 from airflow_slurm.poller import Hub, take_snapshot
+from airflow_slurm.receipts import JobEnd
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy, end_job
 from airflow_slurm.submit import LookUp, Submitted, Work, submit
@@ -120,6 +121,25 @@ async def test_every_command_for_a_job_of_another_cluster_names_it(sent: Callabl
     assert view.state == "CANCELLED"
     assert {"sbatch", "squeue", "scontrol"} <= set(node.names())
     assert all("--clusters=borealis" in argv for argv in node.asked)
+
+
+async def test_a_submission_is_two_command_lines_and_a_look_that_failed_is_made_again(sent: Callable, store: FileReceipts) -> None:
+    node = LoginNode(sbatch=[Answer("70\n", "", 0)], squeue=[queued("70")])
+    await sent(node)
+    assert node.names() == ["sbatch", "squeue", "scontrol"]
+    for no_look in (DOWN, Answer("", "slurm_load_jobs error: Unable to contact slurm controller\n", 0), Answer("7|7\n", "", 0)):
+        store.close("k", store._last("k"), JobEnd("succeeded"))
+        node = LoginNode(sbatch=[Answer("71\n", "", 0)], squeue=[no_look, queued("71", name=f"sft-{store._last('k') + 1}")])
+        await sent(node)
+        assert node.names() == ["sbatch", "squeue", "squeue", "scontrol"]
+
+
+async def test_an_older_job_of_the_name_that_was_seen_with_the_submission_stays(sent: Callable, store: FileReceipts) -> None:
+    both = Answer(queued("69").stdout + queued("70").stdout, "", 0)
+    node = LoginNode(sbatch=[Answer("70\n", "", 0)], squeue=[both])
+    assert (await sent(node)).receipt.job_id == "69"
+    assert [argv[-1] for argv in node.asked if argv[0] == "scancel"] == ["70"]
+    assert [incident["what"] for incident in store.incidents("k", 1)] == ["several_jobs_of_one_name"]
 
 
 NO_SUCH_JOB = Answer("", "slurm_suspend error: Invalid job id specified\n", 1)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from airflow.models import import_all_models
 from airflow.models.pool import Pool
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import create_engine, insert
@@ -24,6 +25,7 @@ TASK = TaskKey("d", "r", "t")
 def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     """Airflow's own tables of pools and task instances, without the rows that those hang on."""
     engine = create_engine("sqlite://")
+    import_all_models()
     Pool.__table__.create(engine)
     TaskInstance.__table__.create(engine)
     with Session(engine) as opened:

@@ -20,6 +20,7 @@ from airflow_slurm.reconcile import NO_ACCOUNTING
 from airflow_slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, Wait, as_json, due
 from airflow_slurm.view import JobView
+from airflow_slurm.waiting import due_of_tasks
 
 from .conftest import OTHER, OWNER
 
@@ -101,6 +102,23 @@ def test_a_row_of_another_name_is_not_about_this_job() -> None:
 )
 def test_when_something_has_to_be_decided(wait: Wait, view: JobView, now: float, status: str | None) -> None:
     assert due(view, replace(wait, max_wait_s=600.0), now) == status
+
+
+@pytest.mark.parametrize(
+    ("view", "status"),
+    [
+        (JobView("1", phase=Phase.RUNNING), "timed_out"),
+        (JobView("1", phase=Phase.WAITING), "timed_out"),
+        (JobView("1", phase=Phase.SUCCEEDED), "ended"),
+        # Nothing can be given up for sure while nobody knows what is: that has a deadline of its own.
+        (JobView("1", phase=Phase.UNKNOWN, unknown_since=990), None),
+    ],
+)
+def test_the_trigger_holds_the_tasks_execution_timeout(wait: Wait, view: JobView, status: str | None) -> None:
+    late = replace(wait, deadline=1000.0)
+    assert due(view, late, 999.0) in (None, "ended")
+    assert due(view, late, 1000.0) == status
+    assert due_of_tasks([view, JobView("2", phase=Phase.SUCCEEDED)], late, 1000.0) == status
 
 
 WAITING = JobView("1", phase=Phase.WAITING, state="PENDING")

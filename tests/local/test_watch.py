@@ -81,6 +81,9 @@ class Api:
         if NOT_COUNTED in path:
             assert path.endswith("?map_index=0")
             return {"value": self.airflow.not_counted}
+        if path.startswith("/pools/"):
+            assert (method, self.user, accept) == ("GET", "admin", (404,))
+            return {"detail": "no such pool"} if path == "/pools/slurm%2Fgone" else {"name": "there", "slots": 4}
         if "xcomEntries" in path:
             return {"value": {"human": 8, "url": "http://127.0.0.1:7"}}
         return {"content": [{"event": "the last word"}]}
@@ -149,6 +152,20 @@ def test_unattended_it_never_answers_what_it_was_not_asked() -> None:
 def test_a_service_that_died_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     follow(Airflow(), auto=True)
     assert capsys.readouterr().out.count("Airflow triggerer is down") == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "pool", "said"), [("scheduled", "slurm/gone", 1), ("scheduled", "there", 0), ("running", "slurm/gone", 0)]
+)
+def test_a_pool_that_does_not_exist_is_named_once(state: str, pool: str, said: int, capsys: pytest.CaptureFixture[str]) -> None:
+    class Waits(Airflow):
+        def instances(self) -> list[dict[str, Any]]:
+            return [{**LABELS, "task_id": "sft.train", "state": state, "pool": pool}]
+
+    follow(Waits(), auto=False)
+    shown = capsys.readouterr().out
+    assert shown.count("Airflow has no pool slurm/gone") == said
+    assert shown.count("airflow pools set slurm/gone") == said
 
 
 def test_a_failed_run_is_explained_with_its_last_words_and_a_link(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,69 @@
+"""A real controller that comes back without a job that it had confirmed: its state is put back to what it was before."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import structlog
+
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.following import follower_of
+from airflow_slurm.names import job_name_for
+from airflow_slurm.poller import Hub, take_snapshot
+from airflow_slurm.reconcile import FORGOTTEN
+from airflow_slurm.spec import JobSpec
+from airflow_slurm.submit import Work, submit
+from airflow_slurm.waiting import Wait
+from local.slurm_cluster import PrivateSlurm
+
+from .conftest import OWNER, QUICK
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.mark.parametrize("array", [None, "0-2"])
+async def test_what_never_ran_is_forgotten_and_nothing_else(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, tmp_path: Path, array: str | None
+) -> None:
+    kept, state = tmp_path / "state", slurm.base / "state"
+    all_nodes = {"output": "/dev/null", "nodes": 2, "exclusive": True}
+    blocker = Work(f"{key}/blocker", lambda n: JobSpec(body="sleep 300", **all_nodes), lambda n: job_name_for(f"{key}/blocker", n))
+    first = await submit(client, store, blocker, OWNER, look_up=QUICK)
+    await asyncio.to_thread(slurm.kill, "slurmctld", signal.SIGTERM)
+    shutil.copytree(state, kept)
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+
+    spec = JobSpec(body="true", array=array, **all_nodes)
+    done = await submit(client, store, Work(key, lambda n: spec, lambda n: job_name_for(key, n)), OWNER, look_up=QUICK)
+    job_id = done.receipt.job_id
+    wait = Wait(
+        key, done.n, job_id, done.receipt.job_name, done.since, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)},
+        submitted_at=done.receipt.submitted_at, array=array,
+    )  # fmt: skip
+    follower = follower_of(wait, Hub(client=client), structlog.get_logger())
+    assert await follower.look(await take_snapshot(client, [follower.watched])) is None
+    assert follower.view.state == "PENDING"
+    await asyncio.to_thread(slurm.kill, "slurmctld")
+    shutil.rmtree(state)
+    shutil.copytree(kept, state)
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+
+    look = await take_snapshot(client, [follower.watched])
+    assert look.queue == {}
+    assert await follower.look(look) is None
+    event = await follower.look(replace(look, at=time.time() + 500))
+    assert event is not None
+    assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", FORGOTTEN)
+    assert [task["cause"] for task in event.get("tasks", {}).values()] == ([FORGOTTEN] * 3 if array else [])
+    # The one that the controller still has is none of them.
+    other = replace(wait, key=f"{key}/blocker", job_id=first.receipt.job_id, job_name=first.receipt.job_name, array=None)
+    running = follower_of(other, Hub(client=client), structlog.get_logger())
+    assert await running.look(await take_snapshot(client, [running.watched])) is None
+    assert running.view.state in ("RUNNING", "PENDING", "CONFIGURING")
