@@ -60,16 +60,16 @@ class LoginNode(SlurmClient):
 def sent(store: FileReceipts) -> Callable[[LoginNode], object]:
     """Submits one piece of work."""
 
-    async def once(client: LoginNode) -> Submitted:
+    async def once(client: LoginNode, look_up: LookUp = SEVERAL_LOOKS) -> Submitted:
         work = Work("k", lambda n: JobSpec(command=("train",)), lambda n: f"sft-{n}")
-        return await submit(client, store, work, OWNER, look_up=SEVERAL_LOOKS)
+        return await submit(client, store, work, OWNER, look_up=look_up)
 
     return once
 
 
 async def test_a_job_that_shows_up_at_a_later_look_is_taken_and_nothing_is_sent_again(sent: Callable, store: FileReceipts) -> None:
     node = LoginNode(sbatch=[TIMED_OUT], squeue=[NOTHING, NOTHING, queued("31007")])
-    done = await sent(node)
+    done = await sent(node, replace(SEVERAL_LOOKS, total_s=60.0))
     assert done.receipt.job_id == "31007"
     assert node.names().count("sbatch") == 1
     assert node.names().index("scontrol") > node.names().index("squeue")
