@@ -120,20 +120,25 @@ def full_ref(catalog: "Catalog", ref: str) -> str:
 
 
 def _lineage(options: argparse.Namespace) -> int:
+    from include.stores.catalog.render import render_node
+
     catalog = _catalog()
     node = catalog.lineage.trace(full_ref(catalog, options.ref))
-    print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else node.render(every_writing=options.all))
+    print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else render_node(node, every_writing=options.all))
     return 0
 
 
 def _impact(options: argparse.Namespace) -> int:
+    from include.stores.catalog.render import render_impact
+
     catalog = _catalog()
     found = catalog.lineage.impact(full_ref(catalog, options.ref))
-    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else found.render())
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_impact(found))
     return 0
 
 
 def _gates(options: argparse.Namespace) -> int:
+    from include.gates.render import table
     from include.gates.results import report_from
 
     catalog = _catalog()
@@ -143,7 +148,7 @@ def _gates(options: argparse.Namespace) -> int:
         raise AlignmentError(f"no gate report of {deployment} is in the catalog")
     for report in reports:
         print(f"{report.purpose} {report.digest} ({report.created_at}): {report.verdict}")
-        print(report_from(report.body).table(), end="\n\n")
+        print(table(report_from(report.body)), end="\n\n")
     return 0
 
 

@@ -68,7 +68,7 @@ def _ancestors(opened: "Catalog", run: "Request") -> list["Node"]:
     data = state["pairs"].get("preferences") or state["datasets"]["rl_prompts"]
     starts = [state["sft"]["outputs"]["policy"]["digest"], data["content_hash"]]
     if run.body["asked"]["type"] == "ppo":
-        starts.append(state["reward"]["outputs"]["reward_model"]["digest"])
+        starts += [out["digest"] for out in state["reward"]["outputs"].values() if out["kind"] == "reward_model"]
     found: list[Node] = []
     for ref in starts:
         try:

@@ -10,6 +10,7 @@ from fastapi.templating import Jinja2Templates
 from include.console.errors import status_of
 from include.console.reading import catalog, full_ref, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
+from include.gates.render import table
 from include.gates.results import report_from
 
 router = APIRouter(default_response_class=HTMLResponse)
@@ -37,20 +38,24 @@ def home(request: Request) -> HTMLResponse:
 @router.get("/lineage")
 def lineage(request: Request, ref: str = "", every: bool = False) -> HTMLResponse:
     """The tree behind `ref`; `every`: each writing of the same content."""
+    from include.stores.catalog.render import render_node
+
     opened = catalog()
     return _tree(
         request,
         "Lineage",
         "lineage",
         ref,
-        lambda: opened.lineage.trace(full_ref(opened, ref or "champion")).render(every_writing=every),
+        lambda: render_node(opened.lineage.trace(full_ref(opened, ref or "champion")), every_writing=every),
     )
 
 
 @router.get("/impact")
 def impact(request: Request, ref: str = "") -> HTMLResponse:
+    from include.stores.catalog.render import render_impact
+
     opened = catalog()
-    return _tree(request, "Impact", "impact", ref, lambda: opened.lineage.impact(full_ref(opened, ref)).render() if ref else "")
+    return _tree(request, "Impact", "impact", ref, lambda: render_impact(opened.lineage.impact(full_ref(opened, ref))) if ref else "")
 
 
 def _tree(request: Request, title: str, action: str, ref: str, text: Any) -> HTMLResponse:
@@ -66,9 +71,10 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
     """All that was judged and decided about a deployment."""
     opened = catalog()
     body = opened.releases.deployment(digest)
-    reports = [(row, report_from(row.body).table()) for row in opened.measurements.reports_of(digest)]
+    reports = [(row, table(report_from(row.body))) for row in opened.measurements.reports_of(digest)]
     rows = [row for row in ledger_rows(opened, None)["rows"] if row["payload"].get("deployment") == digest]
-    return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows)
+    dossiers = [(found, opened.releases.decision(found.digest)) for found in opened.releases.dossiers_of(digest)]
+    return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows, dossiers=dossiers)
 
 
 @router.get("/ledger")

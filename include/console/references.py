@@ -122,21 +122,23 @@ def dataset_ref(found: "DatasetVersion") -> DatasetRef:
 def reward_model(opened: "Catalog", wanted: str | None, sft: Checkpoint, *, gate_required: bool) -> Checkpoint:
     """The reward model of the request, or the newest one that was trained from the same SFT model and passed its gate."""
     if wanted is not None:
-        found = checkpoint(opened, "rewardModel", wanted, "reward_model", "reward_model")
-        if gate_required and not _passed(opened, found.digest):
+        found = checkpoint(opened, "rewardModel", wanted, "reward_model", "reward_model")  # any member stands for its ensemble
+        if gate_required and not _passed(opened, found.result):
             raise FieldRefused("rewardModel", f"{wanted} has not passed its gate; nothing may use it")
         return found
     for run in opened.runs.newest("reward_model", limit=1000):
         done = opened.runs.committed(run.key)
         if done is None or run.spec.inputs.get("base") != sft.digest:
             continue
-        digest = done.outputs["reward_model"].digest
-        if not gate_required or _passed(opened, digest):
-            return committed(opened, run.key, digest)
+        found = committed(opened, run.key, done.outputs["reward_model"].digest)
+        if not gate_required or _passed(opened, found.result):
+            return found
     words = f"no reward model trained from {sft.digest} has passed its gate: run train_reward_model, or name one"
     raise FieldRefused("rewardModel", words)
 
 
-def _passed(opened: "Catalog", digest: str) -> bool:
-    judged = [row for row in opened.measurements.reports_of(digest) if row.purpose == "reward_model"]
+def _passed(opened: "Catalog", trained: StageResult) -> bool:
+    """The gate judges an ensemble as one; its report stands under the first member."""
+    first = trained.model("reward_model").digest
+    judged = [row for row in opened.measurements.reports_of(first) if row.purpose == "reward_model"]
     return bool(judged) and judged[-1].verdict == "pass"

@@ -1,16 +1,17 @@
 """What follows a commit: the base's link in the store, the run in MLflow, the registration of models. Each is safe to do again."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from include.domain.canonical import canonical_bytes
+from include.domain.canonical import canonical_bytes, digest
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.settings.catalogue import recipe
 
 if TYPE_CHECKING:
     from include.stores.catalog.runs import Committed
-    from include.stores.registry import StageLog
+    from include.stores.registry import ModelEntry, StageLog
 
 REGISTERED = {"sft": ("policy", "sft"), "reward_model": ("reward_model", "reward-model")}
 """Stage → (output, suffix of the registered name): SFT and reward models are registered too, not only policies."""
@@ -38,21 +39,55 @@ def stage_log(spec: RunSpec, done: "Committed") -> "StageLog":
     return StageLog(spec, done, attempts=attempts, config=dict(spec.config), artifacts={"report.json": report})
 
 
+@dataclass(frozen=True)
+class Member:
+    """One model of a run: of a reward ensemble there are several, else it is the only one."""
+
+    output: str
+    kind: str
+    digest: str
+    uri: str
+    seed: int | None
+
+
+def members_of(spec: RunSpec, done: "Committed", output: str) -> list[Member]:
+    """`output`, and the further ones that bear its name with a number: reward_model_2, reward_model_3 …"""
+    seeds = {item["name"]: int(item["seed"]) for item in done.report.summary.get("members", ())}
+    named = [n for n in done.outputs if n == output or (n.startswith(f"{output}_") and n.removeprefix(f"{output}_").isdecimal())]
+    uri = services.store().uri
+    found = [(name, done.outputs[name]) for name in sorted(named, key=lambda name: (len(name), name))]
+    return [Member(name, out.kind, out.digest, f"{uri}/{out.path}", seeds.get(name, spec.seed)) for name, out in found]
+
+
 def _register(spec: RunSpec, done: "Committed", run: Mapping[str, Any], run_id: str) -> None:
+    """A version for each model: weights have one place and one digest each, and every version's papers name all members."""
+    output, suffix = REGISTERED[spec.stage]
+    name = f"{recipe(run['recipe']).release.registered_name}-{suffix}"
+    members = members_of(spec, done, output)
+    for place, _ in enumerate(members, 1):
+        services.registry().register(name, _entry(name, spec, run_id, members, place))
+
+
+def _entry(name: str, spec: RunSpec, run_id: str, members: Sequence[Member], place: int) -> "ModelEntry":
     from include.stores.registry import ModelEntry
 
-    output, suffix = REGISTERED[spec.stage]
-    out = done.outputs[output]
-    name = f"{recipe(run['recipe']).release.registered_name}-{suffix}"
-    entry = ModelEntry(
-        deployment=out.digest,
-        weights=out.digest,
-        weights_uri=f"{services.store().uri}/{out.path}",
+    own = members[place - 1]
+    card = f"# {name}\n\n{spec.stage} of key `{spec.key}`, artifact `{own.digest}`. Not released: it serves later stages.\n"
+    manifest: dict[str, Any] = {"kind": own.kind, "digest": own.digest}
+    tags = {"stage": spec.stage, "stage_key": spec.key}
+    if len(members) > 1:
+        listed = "".join(f"- {m.output}: `{m.digest}`, seed {m.seed}\n" for m in members)
+        card += f"\nMember {place} of {len(members)} of an ensemble, which is used as one:\n\n{listed}"
+        manifest["ensemble"] = [asdict(member) for member in members]
+        tags |= {"ensemble": digest("ensemble", [m.digest for m in members]), "member": f"{place} of {len(members)}"}
+    return ModelEntry(
+        deployment=own.digest,
+        weights=own.digest,
+        weights_uri=own.uri,
         run_id=run_id,
-        card=f"# {name}\n\n{spec.stage} of key `{spec.key}`, artifact `{out.digest}`. Not released: it serves later stages.\n",
-        manifest={"kind": out.kind, "digest": out.digest},
+        card=card,
+        manifest=manifest,
         config=dict(spec.config),
         gates={},
-        tags={"stage": spec.stage, "stage_key": spec.key},
+        tags=tags,
     )
-    services.registry().register(name, entry)

@@ -114,6 +114,7 @@ def judge_champion(chosen: Json, measured: Json) -> dict[str, Any]:
     from include.flows.planners import PLANNERS, bench_of
     from include.gates.expected import expected_from
     from include.gates.judge import judge
+    from include.gates.render import table
     from include.gates.tables import table_from
 
     run, wanted = chosen["run"], chosen["wanted"]
@@ -121,7 +122,7 @@ def judge_champion(chosen: Json, measured: Json) -> dict[str, Any]:
     gates = gate_set(run)
     report = judge(gates, table_from(measurements_of(measured)), expected_from(spec))
     keep_report(report, wanted["deployment"], policies_digest=gates.digest, purpose="backfill", as_of=wanted["as_of"])
-    print(f"{wanted['deployment']}, champion at {wanted['as_of']}, suite as {wanted['suite']}\n{report.table()}")
+    print(f"{wanted['deployment']}, champion at {wanted['as_of']}, suite as {wanted['suite']}\n{table(report)}")
     return {
         "deployment": wanted["deployment"],
         "as_of": wanted["as_of"],

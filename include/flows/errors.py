@@ -13,6 +13,10 @@ class NoAnswer(FlowError, AirflowFailException):
     """Nobody answered in time. Silence is an outcome of its own, and no release."""
 
 
+class RubricInDoubt(NoAnswer):
+    """Annotators agree too little beyond chance: the rubric is reviewed before anybody labels by it again."""
+
+
 class Rejected(FlowError, AirflowFailException):
     """A person said no, or a gate did."""
 

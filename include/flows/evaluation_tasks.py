@@ -44,15 +44,16 @@ def reward_gate(run: Json, result: Json) -> dict[str, Any]:
     Raises:
         Rejected: it is not better than chance, 'longer wins' and 'shorter wins' on held-out pairs.
     """
+    from include.gates.render import table
     from include.gates.reward_model import reward_model_gate
 
     wanted = recipe(run["recipe"]).reward_gate
     report = reward_model_gate(measurements_of(result), {"min_pairs": wanted.min_pairs, "alpha": wanted.alpha})
-    print(report.table())
+    print(table(report))
     out = StageResult.from_json(result).model("reward_model")
     keep_report(report, out.digest, policies_digest=digest("reward-gate", wanted.model_dump(mode="json")), purpose="reward_model")
     if wanted.required and not report.passed:
-        raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{report.table()}")
+        raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{table(report)}")
     return dict(result)
 
 
@@ -140,6 +141,7 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     from include.flows.planners import PLANNERS
     from include.gates.expected import expected_from
     from include.gates.judge import judge
+    from include.gates.render import markdown, table
     from include.gates.tables import table_from
 
     spec: RunSpec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted_now}).spec
@@ -147,7 +149,7 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     measured = measurements_of(result)
     _record(spec, result, measured)
     report = judge(gates, table_from(measured), expected_from(spec))
-    print(report.table())
+    print(table(report))
     keep_report(report, wanted_now["deployment"], policies_digest=gates.digest, purpose="release")
     first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
     if first is not None and first.digest != report.digest:
@@ -155,15 +157,15 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
         if first.verdict != "pass":
             raise Rejected(f"the first complete verdict on {wanted_now['deployment']} was {first.verdict}: {first.digest}")
     if not report.passed:
-        raise Rejected(f"the gates do not let this candidate through\n{report.table()}")
+        raise Rejected(f"the gates do not let this candidate through\n{table(report)}")
     return {
         "digest": report.digest,
         "policies": gates.digest,
         "gates": gates.reference,
         "passed": True,
         "known_risks": list(report.known_risks),
-        "table": report.table(),
-        "markdown": report.markdown(),
+        "table": table(report),
+        "markdown": markdown(report),
     }
 
 

@@ -1,7 +1,7 @@
 """Waiting for preferences: enough labels, fresh enough, agreeing enough. Defers between looks; returns a frozen snapshot."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +11,18 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.domain.outcomes import NotDone
 from include.flows import services
-from include.flows.errors import FlowError, NoAnswer
+from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
 from include.flows.skipping import say_and_skip
 
 if TYPE_CHECKING:
+    from include.data.agreement import Agreement
+    from include.data.annotation_client import AnnotationClient
+    from include.domain.records import Label
     from include.settings.recipes import AnnotationSettings
 
 POLL_INTERVAL_S = 15.0
+_DOUBT = "Cohen's kappa"
+"""What a missing agreement beyond chance begins with, in the list of what is missing."""
 
 
 def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", now: datetime) -> list[str]:
@@ -43,6 +48,32 @@ def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", now
     return missing
 
 
+def rubric_doubt(found: "Agreement", wanted: "AnnotationSettings") -> list[str]:
+    """That annotators agree too little beyond chance, in words, where the recipe asks for it; what is not known is not enough."""
+    if wanted.min_kappa is None or (not found.applicable and wanted.agreement_not_applicable_passes):
+        return []
+    if found.kappa is not None and found.kappa >= wanted.min_kappa:
+        return []
+    shown = "is not defined for these labels" if found.kappa is None else f"{found.kappa:.2f}"
+    return [f"{_DOUBT} {shown} (at least {wanted.min_kappa:.2f}): review rubric {wanted.rubric}"]
+
+
+def agreement_in(labels: "Sequence[Label]") -> "Agreement":
+    """The figures of a snapshot's labels, of corrected ones the last."""
+    from include.data.aggregate import standing
+    from include.data.agreement import agreement_of
+
+    return agreement_of(standing(labels, ())[0])
+
+
+def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings") -> list[str]:
+    """What a batch still misses now. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for."""
+    missing = still_missing(client.progress(batch_id), wanted, datetime.now(UTC))
+    if missing or wanted.min_kappa is None:
+        return missing
+    return rubric_doubt(agreement_in(client.snapshot(batch_id).labels), wanted)
+
+
 class LabelTrigger(BaseTrigger):
     """Looks at a batch until nothing is missing or the deadline has passed; a service that is away is asked again."""
 
@@ -58,7 +89,7 @@ class LabelTrigger(BaseTrigger):
         from include.settings.catalogue import recipe
 
         with services.annotation("pipeline") as client:
-            return still_missing(client.progress(self.batch_id), recipe(self.recipe_name).annotation, datetime.now(UTC))
+            return look(client, self.batch_id, recipe(self.recipe_name).annotation)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         said: list[str] | None = None
@@ -107,7 +138,7 @@ class LabelSensor(BaseOperator):
             return self._result(known.high_water_mark, known.digest)
         wanted = recipe(self.run["recipe"]).annotation
         with services.annotation("pipeline") as client:
-            missing = still_missing(client.progress(self.batch["batch_id"]), wanted, datetime.now(UTC))
+            missing = look(client, self.batch["batch_id"], wanted)
         if not missing:
             return self._freeze(run_id)
         self.log.info("Batch %s waits for %s. Compare at %s/annotate", self.batch["batch_id"], "; ".join(missing), self.batch["url"])
@@ -116,12 +147,17 @@ class LabelSensor(BaseOperator):
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         if event["status"] != "ready":
+            if doubts := [text for text in event["missing"] if text.startswith(_DOUBT)]:
+                raise RubricInDoubt(
+                    f"batch {self.batch['batch_id']}: {'; '.join(doubts)}. Say in the rubric what people understand differently, "
+                    "under a new version, and start a run that labels by it"
+                )
             raise NoAnswer(f"batch {self.batch['batch_id']} is not ready in time; it still waits for {'; '.join(event['missing'])}")
         return self._freeze(context["dag_run"].run_id)
 
     def _freeze(self, run_id: str) -> dict[str, Any]:
-        from include.data.aggregate import standing
-        from include.data.agreement import RUBRIC_KAPPA, agreement_of
+        from include.data.agreement import RUBRIC_KAPPA
+        from include.settings.catalogue import recipe
 
         batch_id = self.batch["batch_id"]
         with services.annotation("pipeline") as client:
@@ -132,8 +168,10 @@ class LabelSensor(BaseOperator):
         if self.new_only and not self.run["ask_again"] and before is not None and before.digest == snapshot.digest:
             say_and_skip(str(NotDone.NO_NEW_INPUT))
         labels.collected([label.to_json() for label in snapshot.labels])
-        found = agreement_of(standing(snapshot.labels, ())[0])
+        found = agreement_in(snapshot.labels)
         self.log.info("%s", found.text)
+        if doubts := rubric_doubt(found, recipe(self.run["recipe"]).annotation):
+            raise FlowError(f"batch {batch_id} got labels since it was last looked at: {'; '.join(doubts)}")
         if found.rubric_in_doubt:
             self.log.warning(
                 "Cohen's kappa is %.2f, below %.1f: review the rubric before these labels are trusted", found.kappa, RUBRIC_KAPPA

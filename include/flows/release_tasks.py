@@ -54,6 +54,18 @@ def evidence(run: Json, wanted: Json, gates: Json, datasets: Json) -> dict[str, 
         "known_risks": list(gates["known_risks"]),
         "fallback": found.release.fallback,
         "canary": {"kind": found.release.canary, **found.shadow.model_dump(mode="json", include={"requests", "limits", "max_new_tokens"})},
+        **({"reward_ensemble": ensemble} if (ensemble := reward_ensemble(run, wanted)) else {}),
+    }
+
+
+def reward_ensemble(run: Json, wanted: Json) -> dict[str, Any]:
+    """The members of the reward ensemble that scored the candidate (and, by PPO, taught it) and how they become one; empty for one model."""
+    others = wanted.get("reward_members") or []
+    if not others:
+        return {}
+    return {
+        "combine": recipe(run["recipe"]).ppo.reward.combine,
+        "members": [wanted["reward"]["digest"], *(ref["digest"] for ref in others)],
     }
 
 
@@ -124,6 +136,8 @@ def _text(body: Json, gates: Json, wanted: Json) -> str:
     for fact in body["datasets"]:
         licences = ", ".join(fact["licences"]) or "–"
         lines.append(f"- {fact['dataset']}: {licences}; imported or synthetic {fact['imported_share']:.0%}")
+    if ensemble := body.get("reward_ensemble"):
+        lines += ["", f"**Reward ensemble**, its {ensemble['combine']}", "", *(f"- `{member}`" for member in ensemble["members"])]
     lines += ["", "**Known risks**", "", *(f"- {risk}" for risk in body["known_risks"] or ["none recorded"])]
     lines += ["", f"Champion now: `{wanted['champion'] or NotDone.NO_CHAMPION}`. Canary: a shadow run on recorded prompts."]
     return "\n".join(lines)
@@ -132,6 +146,7 @@ def _text(body: Json, gates: Json, wanted: Json) -> str:
 def register_version(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json) -> int:
     """The MLflow version of this deployment: card, manifest, config and gates as artifacts, weights by URI and digest."""
     from include.stores.card import CardFacts, model_card
+    from include.stores.catalog.render import render_node
     from include.stores.registry import ModelEntry
 
     found, catalog = recipe(run["recipe"]), services.catalog()
@@ -140,6 +155,7 @@ def register_version(run: Json, wanted: Json, policy: Json, gates: Json, dataset
         raise FlowError(f"{policy['key']} is not committed")
     out = done.outputs["policy"]
     run_id = services.registry().log_run(_stage_log(policy["key"], done))
+    ensemble = reward_ensemble(run, wanted)
     name = found.release.registered_name
     facts = CardFacts(
         name=name,
@@ -151,7 +167,9 @@ def register_version(run: Json, wanted: Json, policy: Json, gates: Json, dataset
         datasets=dataset_facts(datasets),
         gates_table=gates["markdown"],
         known_risks=list(gates["known_risks"]),
-        lineage=catalog.lineage.trace(out.digest).render(),
+        lineage=render_node(catalog.lineage.trace(out.digest)),
+        reward_models=ensemble.get("members") or ([wanted["reward"]["digest"]] if wanted.get("reward") else []),
+        reward_combined=ensemble.get("combine"),
     )
     entry = ModelEntry(
         deployment=wanted["deployment"],
@@ -162,7 +180,7 @@ def register_version(run: Json, wanted: Json, policy: Json, gates: Json, dataset
         manifest=services.store().outputs(policy["key"], done.attempt)["policy"].to_json(),
         config=found.model_dump(mode="json"),
         gates=catalog.measurements.gate_report(gates["digest"]).body,
-        tags={"stage": done.report.stop_reason and "policy", "stage_key": policy["key"], "recipe": found.reference},
+        tags={"stage": "policy", "stage_key": policy["key"], "recipe": found.reference},
     )
     return int(services.registry().register(name, entry))
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.domain.outcomes import Verdict
-from include.gates import render
 from include.gates.errors import GateError
 
 WAIVABLE = ("missing", "not_built")
@@ -108,14 +107,6 @@ class GateReport:
     @property
     def digest(self) -> str:
         return digest("gate-report", self.to_json())
-
-    def table(self) -> str:
-        """The report for a terminal."""
-        return render.table(self)
-
-    def markdown(self) -> str:
-        """The report for a page."""
-        return render.markdown(self)
 
 
 def _plain(value: Any) -> Any:

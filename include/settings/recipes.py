@@ -95,6 +95,8 @@ class AnnotationSettings(Settings):
     min_labels: int = Field(ge=1)
     min_decided: int = Field(1, ge=1)
     min_agreement: float = Field(0.6, ge=-1, le=1)
+    min_kappa: float | None = added_identity(None, ge=-1, le=1)
+    """Agreement beyond chance (Cohen's kappa) that is required; below it the rubric is reviewed. Left out: a warning below 0.6 is all."""
     agreement_not_applicable_passes: bool = False
     max_age_hours: float = Field(168.0, gt=0)
     timeout_hours: float = Field(72.0, gt=0)

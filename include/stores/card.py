@@ -12,6 +12,7 @@ class CardFacts:
     datasets: {dataset, content_hash, licences {name: rows}, imported_share 0–1, synthetic_share 0–1 (optional)} of each.
     gates_table: the gate report as Markdown. lineage: the tree as text.
     known_risks, waivers: each a sentence.
+    reward_models: digests of what scored its answers, all members of an ensemble; reward_combined: how several become one.
     """
 
     name: str
@@ -25,6 +26,8 @@ class CardFacts:
     known_risks: Sequence[str]
     lineage: str
     waivers: Sequence[str] = ()
+    reward_models: Sequence[str] = ()
+    reward_combined: str | None = None
 
 
 def model_card(facts: CardFacts) -> str:
@@ -36,6 +39,7 @@ def model_card(facts: CardFacts) -> str:
         _identity(facts),
         f"## Licences\n\n{_bullets(licences(facts.datasets), 'No licence is recorded: do not distribute.')}",
         f"## Data\n\n{_data(facts.datasets)}",
+        f"## Reward models\n\n{_rewards(facts)}",
         f"## Gates\n\n{facts.gates_table.strip() or 'No gate report.'}",
         f"## Waivers\n\n{_bullets(facts.waivers, 'None.')}",
         f"## Known risks\n\n{_bullets(facts.known_risks, 'None recorded.')}",
@@ -74,6 +78,13 @@ def _data(datasets: Sequence[Mapping[str, Any]]) -> str:
         cells = (dataset["dataset"], names, _share(imported), _share(synthetic), f"`{dataset['content_hash']}`")
         lines.append(f"| {' | '.join(_cell(str(cell)) for cell in cells)} |")
     return "\n".join(lines)
+
+
+def _rewards(facts: CardFacts) -> str:
+    if not facts.reward_models:
+        return "None scored its answers."
+    several = f"An ensemble of {len(facts.reward_models)}, taken together by their {facts.reward_combined}:\n\n"
+    return (several if len(facts.reward_models) > 1 else "") + "\n".join(f"- `{_cell(digest)}`" for digest in facts.reward_models)
 
 
 def _share(value: float | None) -> str:

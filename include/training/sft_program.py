@@ -144,7 +144,7 @@ def best_state(job: Job) -> BestState | None:
     settings = LookSettings.of(job.config)
     if settings is None:
         return None
-    rows = DemonstrationRows(job.input(OWN), "validation", load_tokenizer(job.input("base")), job.config.positive("max_length"))
+    rows = DemonstrationRows(job, OWN, "validation", load_tokenizer(job.input("base")))
     if len(rows) == 0:
         raise TrainingError(f"{rows.folder} has no validation row: an early stop would have nothing to go by")
     limit = job.config.integer("eval_rows", 0) or len(rows)
@@ -194,7 +194,7 @@ def _look(job: Job, model: Any, scorer: AnswerScorer, tokenizer: Any, when: str)
     limit = job.config.integer("eval_rows", 0)
     if limit <= 0:
         return {}
-    rows = DemonstrationRows(job.input("demonstrations"), "validation", tokenizer, job.config.positive("max_length"))
+    rows = DemonstrationRows(job, OWN, "validation", tokenizer)
     if len(rows) == 0:
         job.warn(f"no look at validation rows ({when}): {rows.folder} has none")
         return {}

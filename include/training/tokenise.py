@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from include.domain.canonical import digest
@@ -14,6 +13,7 @@ from include.runtime.errors import InputError
 from include.runtime.job import Job
 from include.training.errors import TrainingError
 from include.training.example_order import OWN
+from include.training.scratch import scratch
 from include.transforms.datasets_io import open_side, read_info
 
 PREFLIGHT_ROWS = 2000
@@ -22,19 +22,21 @@ CACHED_ROWS = 20_000
 
 
 class DemonstrationRows(Sequence[Encoded]):
-    """One side of a demonstration data set, memory-mapped; row i is encoded (and cut to `max_length`) on demand.
+    """One side of the demonstration data set `name`, memory-mapped; row i is encoded (and cut to config.max_length) on demand.
 
     learned: which assistant turns are learned, see `chat.LEARNED_TURNS`.
     """
 
-    def __init__(self, folder: Path, side: str, tokenizer: Any, max_length: int, learned: str = "response") -> None:
+    def __init__(self, job: Job, name: str, side: str, tokenizer: Any, learned: str = "response") -> None:
+        folder, max_length = job.input(name), job.config.positive("max_length")
         self.folder = folder
         self.side = side
         self.tokenizer = tokenizer
         self.max_length = max_length
         self.learned = learned
         self.whole = lru_cache(CACHED_ROWS)(self._whole)
-        self._rows: Any = open_side(folder, side) if read_info(folder)["counts"].get(side) else ()
+        there = read_info(folder)["counts"].get(side)
+        self._rows: Any = open_side(folder, side, scratch(job, f"datasets-{name}-{side}")) if there else ()
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -82,9 +84,9 @@ def joined_rows(job: Job, tokenizer: Any) -> JoinedRows:
     names = sorted(name for name in job.inputs if name == OWN or name.startswith(f"{OWN}_"))
     if len(names) > 1 and "mixture" not in job.config:
         raise TrainingError(f"the run has {', '.join(names)}, and config.mixture does not say how they are mixed")
-    learned, length = job.config.text("learned_turns", LEARNED_TURNS, "response"), job.config.positive("max_length")
+    learned = job.config.text("learned_turns", LEARNED_TURNS, "response")
     job.input(OWN)
-    return JoinedRows({name: DemonstrationRows(job.input(name), "train", tokenizer, length, learned) for name in names})
+    return JoinedRows({name: DemonstrationRows(job, name, "train", tokenizer, learned) for name in names})
 
 
 def preflight_all(job: Job, rows: JoinedRows) -> dict[str, float]:

@@ -8,10 +8,7 @@
 Identity is the content hash over canonical rows, never over Parquet bytes.
 """
 
-import atexit
 import json
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -252,20 +249,17 @@ def read_members(folder: Path) -> dict[str, str]:
     return {item["label_id"]: item["label_digest"] for item in pq.read_table(path).to_pylist()}
 
 
-def open_side(folder: Path, side: str, cache: Path | None = None) -> "datasets.Dataset":
+def open_side(folder: Path, side: str, cache: Path) -> "datasets.Dataset":
     """One side as a memory-mapped `datasets.Dataset` with columns id, split_group, use, record (JSON text).
 
     Args:
-        cache: where `datasets` keeps its Arrow copy; by default a folder of this process, removed at its end.
+        cache: where `datasets` keeps its Arrow copy; whoever made the folder removes it.
     """
     from datasets import Dataset
 
     path, expected = _side_file(folder, side)
     if not expected:
         raise DatasetError(f"{folder} has no rows on side {side!r}; it has {read_info(folder)['counts']}")
-    if cache is None:
-        cache = Path(tempfile.mkdtemp(prefix="align-datasets-"))
-        atexit.register(shutil.rmtree, cache, ignore_errors=True)
     opened = Dataset.from_parquet(str(path), cache_dir=str(cache), keep_in_memory=False)
     if len(opened) != expected:
         raise DatasetError(f"{path} holds {len(opened)} rows, {INFO} says {expected}")

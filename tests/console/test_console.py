@@ -125,6 +125,33 @@ def test_a_deployment_with_its_gates_and_decisions(signed_in: TestClient, judged
     assert "looks right" in page
 
 
+def test_a_deployment_shows_its_dossiers_with_all_that_was_approved(signed_in: TestClient, opened: Catalog) -> None:
+    deployment = deploy(opened, NAME, some_digest("another policy"))
+    fact = {"dataset": "pairs@v1", "content_hash": some_digest("p"), "licences": {HOSTILE: 3}, "imported_share": 0.25}
+    ensemble = {"combine": "minimum", "members": [some_digest(n) for n in range(3)]}
+    body = {
+        "recipe": "tiny@v1",
+        "datasets": [fact],
+        "known_risks": [f"speed {HOSTILE}"],
+        "reward_ensemble": ensemble,
+        "canary": {"kind": "none"},
+    }
+    made = release(opened, deployment, body=body)
+    page = signed_in.get(f"/alignment/deployments/{deployment}").text
+    for part in (
+        made.digest,
+        "Dossier: approved",
+        "tiny@v1",
+        "pairs@v1",
+        "25.0 %",
+        "its minimum",
+        *ensemble["members"],
+        html.escape(HOSTILE),
+    ):
+        assert part in page or part.replace("&#x27;", "&#39;") in page, part
+    assert HOSTILE not in page
+
+
 def test_the_ledger_and_its_head(signed_in: TestClient, opened: Catalog, released: Released) -> None:
     found = signed_in.get("/alignment/v1/ledger").json()
     assert found["head"] == opened.ledger.head()

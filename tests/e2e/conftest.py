@@ -18,7 +18,10 @@ from tests.e2e.runs import Run, until
 from tests.e2e.stack import TestStack
 from tests.e2e.world import Chain, World
 
-ORDER = ("test_chain", "test_phases", "test_faults", "test_refusals", "test_release", "test_ppo", "test_reconcile", "test_backfill")
+ORDER = (
+    *("test_chain", "test_phases", "test_faults", "test_refusals", "test_release", "test_ppo", "test_variants", "test_reconcile"),
+    "test_backfill",
+)
 STARTED_BY_ASSETS = ("train_sft", "collect_preferences", "train_reward_model", "align_policy", "release_policy")
 BY_HAND = ("alignment_refresh", "build_dataset", "rollback_release")
 

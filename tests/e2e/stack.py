@@ -17,10 +17,31 @@ from local.stack import Stack
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = Path(__file__).with_name("hooks")
 
-#: Recipes beside `tiny`, each with the same data and the same registered name: what differs is said here.
+ARITHMETIC = {"name": "arithmetic", "kind": "generated", "mapping": "arithmetic", "licence": "Apache-2.0"}
+MIXED = [{"dataset": "own", "weight": 2}, {"dataset": "tiny-demonstrations@1", "weight": 1}]
+TWO_RANKS = {"tasks": 2, "cpus": 1}
+#: Recipes beside `tiny`: what differs is said here. Where no other is given, data and registered name are the same.
 VARIANTS: dict[str, dict[str, Any]] = {
     "tiny-long": {"sft": {"steps": 400, "save_every_steps": 20}},
     "tiny-second": {"dpo": {"steps": 18}},
+    # Other numbers, mixed with the demonstrations of `tiny`; SFT on two ranks; three reward models; a generator beside PPO.
+    "tiny-ensemble": {
+        "data": {"sources": [{**ARITHMETIC, "options": {"seed": 8, "rows": 2400}}]},
+        "sft": {"job": TWO_RANKS, "zero_stage": 2, "packing": True, "mixture": {"parts": MIXED}},
+        "reward_model": {"seeds": [42, 43, 44]},
+        "ppo": {"reward": {"combine": "minimum"}, "generation": "own_process"},
+        "release": {"registered_name": "demo-ensemble"},
+    },
+    "tiny-lora": {
+        "sft": {"learning_rate": 3e-3, "lora": {"rank": 16}},
+        "dpo": {"learning_rate": 1e-3, "lora": {"rank": 16}},
+        "release": {"registered_name": "demo-lora"},
+    },
+    "tiny-megatron": {
+        "sft": {"engine": "megatron", "tensor_parallel": 2, "job": TWO_RANKS},
+        "dpo": {"engine": "megatron", "tensor_parallel": 2, "job": TWO_RANKS},
+        "release": {"registered_name": "demo-megatron"},
+    },
 }
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from include.flows.errors import NoAnswer
-from include.flows.label_sensor import LabelSensor, LabelTrigger, still_missing
+from include.domain.records import Label
+from include.flows.errors import NoAnswer, RubricInDoubt
+from include.flows.label_sensor import LabelSensor, LabelTrigger, agreement_in, look, rubric_doubt, still_missing
 from include.settings.recipes import AnnotationSettings
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -99,6 +101,70 @@ def test_the_trigger_is_whole_after_its_way_through_the_database() -> None:
     path, kwargs = LabelTrigger("batch-1", "tiny", deadline=12.5).serialize()
     assert path == f"{LabelTrigger.__module__}.{LabelTrigger.__qualname__}"
     assert LabelTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+def labels(*pairs: str) -> list[Label]:
+    """Two annotators' verdicts on one comparison after another: "AB" means that the first said A, the second B."""
+    made = []
+    for task, said in enumerate(pairs):
+        for annotator, verdict in zip(("anna", "ben"), said, strict=True):
+            chosen, rejected = (f"{side}-{task}" for side in (("c1", "c2") if verdict == "A" else ("c2", "c1")))
+            made.append(
+                Label(
+                    label_id=f"l{task}-{annotator}", task_id=f"t{task}", batch_id="b1", prompt_id=f"p{task}", candidate_a_id=f"c1-{task}",
+                    candidate_b_id=f"c2-{task}", verdict=verdict, chosen_candidate_id=chosen, rejected_candidate_id=rejected,
+                    rubric_version="r@1", annotator_id=annotator, annotator_kind="human", display_order=(f"c1-{task}", f"c2-{task}"),
+                    swap_flag=False, dimension_scores={}, reason_codes=(), created_at="2026-05-04T11:00:00Z", supersedes=None,
+                )
+            )  # fmt: skip
+    return made
+
+
+LUCKY = ("AA",) * 8 + ("AB", "BA")
+"""Eight of ten alike, and by chance alone 82 in a hundred would be: kappa is below 0."""
+SURE = ("AA", "BB") * 5
+
+
+class Service:
+    """An annotation service whose batch lacks nothing but, perhaps, agreement beyond chance."""
+
+    def __init__(self, *pairs: str) -> None:
+        self.labels, self.snapshots = labels(*pairs), 0
+
+    def progress(self, batch_id: str) -> dict[str, Any]:
+        return progress(freshest_label_at=datetime.now(UTC).isoformat())
+
+    def snapshot(self, batch_id: str) -> Any:
+        self.snapshots += 1
+        return SimpleNamespace(labels=self.labels)
+
+
+def test_raw_agreement_by_luck_is_not_enough_where_kappa_is_required() -> None:
+    assert still_missing(progress(), wanted(min_kappa=0.6), NOW) == []
+    (said,) = look(Service(*LUCKY), "b1", wanted(min_kappa=0.6))  # type: ignore[arg-type]
+    assert said == "Cohen's kappa -0.11 (at least 0.60): review rubric r@1"
+    assert look(Service(*SURE), "b1", wanted(min_kappa=0.6)) == []  # type: ignore[arg-type]
+
+
+def test_kappa_that_is_not_asked_for_is_not_computed() -> None:
+    service = Service(*LUCKY)
+    assert look(service, "b1", wanted()) == []  # type: ignore[arg-type]
+    assert service.snapshots == 0
+
+
+def test_kappa_that_is_not_defined_is_not_enough_and_of_one_annotator_passes_where_the_recipe_says_so() -> None:
+    (said,) = rubric_doubt(agreement_in(labels("AA", "AA")), wanted(min_kappa=0.6))
+    assert said.startswith("Cohen's kappa is not defined for these labels (at least 0.60)")
+    alone = agreement_in(labels("AB")[:1])
+    assert rubric_doubt(alone, wanted(min_kappa=0.6)) != []
+    assert rubric_doubt(alone, wanted(min_kappa=0.6, agreement_not_applicable_passes=True)) == []
+
+
+def test_time_that_is_up_for_want_of_kappa_names_the_rubrics_review() -> None:
+    sensor = LabelSensor(task_id="wait", run={"recipe": "tiny"}, batch={"batch_id": "b1", "url": ""})
+    missing = look(Service(*LUCKY), "b1", wanted(min_kappa=0.6))  # type: ignore[arg-type]
+    with pytest.raises(RubricInDoubt, match=r"b1: Cohen's kappa -0.11 .*review rubric r@1.*under a new version"):
+        sensor.resume({}, {"status": "timeout", "missing": missing})  # type: ignore[typeddict-item]
 
 
 def test_a_sensor_that_waited_in_vain_is_red_and_says_for_what() -> None:

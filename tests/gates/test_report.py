@@ -5,6 +5,7 @@ import json
 from include.gates.judge import GATE_CODE
 from include.gates.policies import policies_from
 from include.gates.policy import GateSet
+from include.gates.render import markdown, table
 from tests.gates.conftest import read
 from tests.gates.tables import change, good, judged
 
@@ -41,14 +42,14 @@ def test_the_report_carries_the_version_of_gate_code_and_is_plain_json(quickstar
 
 def test_the_table_has_a_line_for_each_result_and_says_what_blocks(quickstart: GateSet) -> None:
     report = judged(quickstart, change(good(), "candidate", "length_tokens", lambda i, old: old * 1.5))
-    text = report.table()
+    text = table(report)
     assert all(any(line.startswith(r.group) and r.name in line for line in text.splitlines()) for r in report.results)
     assert "blocks: length_ratio against champion: ratio of means 1.5" in text
     assert text.startswith("Gates quickstart@1 (gates@1): blocked")
 
 
 def test_markdown_is_a_table_of_as_many_columns_everywhere(quickstart: GateSet) -> None:
-    lines = [line for line in judged(quickstart, good()).markdown().splitlines() if line.startswith("|")]
+    lines = [line for line in markdown(judged(quickstart, good())).splitlines() if line.startswith("|")]
     assert {line.count("|") for line in lines} == {8}
     assert len(lines) == 2 + len(judged(quickstart, good()).results)
 

@@ -6,6 +6,7 @@ import pytest
 
 from include.domain.outcomes import Verdict
 from include.gates.errors import GateError
+from include.gates.render import table
 from include.gates.reward_model import reward_model_gate
 from tests.gates.tables import some
 
@@ -62,7 +63,7 @@ def test_accuracy_by_length_and_length_matched_is_reported() -> None:
     assert report.notes[0].startswith("all pairs: accuracy 0.750")
     assert report.notes[1].startswith("length-matched pairs: accuracy 0.750")
     assert report.notes[1].endswith("n=60")
-    assert "longer answer was chosen" in report.table()
+    assert "longer answer was chosen" in table(report)
 
 
 def test_an_accuracy_that_is_too_good_is_a_warning() -> None:

@@ -49,3 +49,12 @@ def test_a_fence_inside_the_lineage_does_not_end_it() -> None:
 
 def test_without_a_licence_the_card_warns() -> None:
     assert "do not distribute" in model_card(replace(FACTS, datasets=[]))
+
+
+def test_every_member_of_a_reward_ensemble_is_named_with_how_they_become_one() -> None:
+    members = [some_digest(n) for n in range(3)]
+    text = model_card(replace(FACTS, reward_models=members, reward_combined="minimum"))
+    assert "An ensemble of 3, taken together by their minimum" in text
+    assert all(f"- `{member}`" in text for member in members)
+    assert "ensemble" not in model_card(replace(FACTS, reward_models=members[:1]))
+    assert "None scored its answers." in model_card(FACTS)

@@ -10,6 +10,7 @@ import pytest
 from include.domain.canonical import digest
 from include.stores.catalog import Catalog
 from include.stores.catalog.measurements import Measurement
+from include.stores.catalog.render import render_impact, render_node
 from include.stores.errors import NotFound
 from tests.stores.things import commit, deploy, dossier, manifest, release, some_digest, spec
 
@@ -109,7 +110,7 @@ def test_a_dataset_says_its_shares_licences_labels_and_rubrics(catalog: Catalog,
 
 
 def test_the_text_names_the_whole_way(catalog: Catalog, chain: Chain) -> None:
-    text = catalog.lineage.trace("champion:helper").render()
+    text = render_node(catalog.lineage.trace("champion:helper"))
     for expected in ("helper", "dpo, committed", "preferences@1", "demonstrations@1", "imported share 25.0%", "synthetic share 50.0%",
                      "short-and-right@1", spec().code_revision, "git_commit=abc123", "source:raw.jsonl".removeprefix("source:")):  # fmt: skip
         assert expected in text, expected
@@ -128,7 +129,7 @@ def test_an_approval_by_a_demonstration_account_is_marked_as_such(catalog: Catal
     made = dossier(catalog, deployment, "demo-helper", demonstration=True)
     catalog.releases.ask(made.digest, "run", "demo-owner")
     catalog.releases.approve(made.digest, "demo-approver", "auto", account="demonstration")
-    assert "approved by demo-approver (demonstration account)" in catalog.lineage.trace(f"deployment:{deployment}").render()
+    assert "approved by demo-approver (demonstration account)" in render_node(catalog.lineage.trace(f"deployment:{deployment}"))
 
 
 def test_the_json_form_holds_the_tree(catalog: Catalog, chain: Chain) -> None:
@@ -165,7 +166,7 @@ def test_a_label_that_is_in_no_dataset_has_no_impact(catalog: Catalog, chain: Ch
     catalog.labels.collected([label(9, "b9")])
     found = catalog.lineage.impact("label:l9")
     assert found.empty
-    assert "nothing in the catalog came from it" in found.render()
+    assert "nothing in the catalog came from it" in render_impact(found)
 
 
 @pytest.mark.parametrize("ref", ["label:unknown", "batch:unknown", "deployment:unknown"])
@@ -250,9 +251,9 @@ def test_rebuilds_of_the_same_content_are_one_line_with_their_count(catalog: Cat
         made = catalog.datasets.register(info("demos", "demos"), manifest("demos", "dataset"), writer, [("raw/chat-1", "source")])
     tree = catalog.lineage.trace(made.content_hash)
     assert len(tree.made) == 3
-    told = [line.strip() for line in tree.render().splitlines() if "made by" in line]
+    told = [line.strip() for line in render_node(tree).splitlines() if "made by" in line]
     assert told == ["made by dag:refresh/r1/build/1, written 3 times from the same"]
-    every = [line for line in tree.render(every_writing=True).splitlines() if "made by" in line]
+    every = [line for line in render_node(tree, every_writing=True).splitlines() if "made by" in line]
     assert len(every) == 3
 
 
@@ -260,7 +261,7 @@ def test_a_writing_from_something_else_keeps_its_line(catalog: Catalog) -> None:
     for run, source in (("r1", "raw/chat-1"), ("r2", "raw/chat-2"), ("r3", "raw/chat-1")):
         writer = f"dag:refresh/{run}/build/1"
         made = catalog.datasets.register(info("demos", "demos"), manifest("demos", "dataset"), writer, [(source, "source")])
-    told = catalog.lineage.trace(made.content_hash).render()
+    told = render_node(catalog.lineage.trace(made.content_hash))
     assert told.count("made by") == 2
     assert "raw/chat-1" in told
     assert "raw/chat-2" in told
@@ -281,3 +282,15 @@ def test_the_command_shows_each_writing_when_asked(
         assert main(arguments) == 0
         counts.append(capsys.readouterr().out.count("made by"))
     assert counts == [1, 2]
+
+
+def test_a_policy_with_merged_adapters_leads_to_its_adapter_and_that_to_its_base(sqlite_catalog: Catalog) -> None:
+    base, data = some_digest("base"), some_digest("demonstrations")
+    outputs = {"policy": manifest("merged"), "adapter": manifest("low-rank", "adapter"), "measurements": manifest("m", "report")}
+    made = commit(sqlite_catalog, spec("sft"), outputs).outputs
+    policy = sqlite_catalog.lineage.trace(made["policy"].digest)
+    found = dict(policy.made[0].inputs)
+    assert {role: node.ref for role, node in found.items()} == {"adapter": made["adapter"].digest, "base": base, "demonstrations": data}
+    assert {role: node.ref for role, node in found["adapter"].made[0].inputs} == {"base": base, "demonstrations": data}
+    assert {made["adapter"].digest, made["policy"].digest} <= {d for d, _ in sqlite_catalog.lineage.impact(base).artifacts}
+    assert "adapter" not in {role for role, _ in sqlite_catalog.lineage.trace(made["measurements"].digest).made[0].inputs}

@@ -120,6 +120,12 @@ class Dossiers:
             insert_new(connection, dossiers, row)
         return dossier.digest
 
+    def dossiers_of(self, deployment: str) -> list[Dossier]:
+        """Every dossier about a deployment, oldest first."""
+        with self._db.read() as connection:
+            query = sa.select(dossiers.c.digest).where(dossiers.c.deployment == deployment).order_by("created_at", "digest")
+            return [load_dossier(connection, found) for found in connection.execute(query).scalars()]
+
     def dossier(self, dossier: str) -> Dossier:
         with self._db.read() as connection:
             return load_dossier(connection, dossier)

@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from include.stores.catalog.graph import aliases_of, chunks, datasets_with, descendants, labels_of_batch, runs_reading
 from include.stores.catalog.ledger import champions, read_entries
-from include.stores.catalog.render import render_impact
 from include.stores.catalog.tables_evidence import deployments, dossiers, gate_reports, ledger, measurements
 from include.stores.catalog.tables_work import artifacts, dataset_versions, stage_runs
 
@@ -37,10 +36,6 @@ class Impact:
     def empty(self) -> bool:
         """Nothing but the thing itself."""
         return not (self.datasets or self.artifacts or self.runs or self.deployments or self.other)
-
-    def render(self) -> str:
-        """What came from it, as text."""
-        return render_impact(self)
 
     def to_json(self) -> dict[str, Any]:
         return {k: [list(i) if isinstance(i, tuple) else i for i in v] if isinstance(v, tuple) else v for k, v in vars(self).items()}

@@ -1,6 +1,6 @@
 """What did this come from: a tree from a deployment, model or dataset back to data, code, configuration and rubric."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,6 @@ from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
 from include.stores.catalog.ledger import Entry, champion_of, read_entries
-from include.stores.catalog.render import render_node
 from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
 from include.stores.errors import NotFound
@@ -57,10 +56,6 @@ class Node:
     def to_json(self) -> dict[str, Any]:
         plain = {"ref": self.ref, "kind": self.kind, "names": list(self.names), "facts": dict(self.facts), "repeated": self.repeated}
         return {**plain, "made": [production.to_json() for production in self.made]}
-
-    def render(self, *, every_writing: bool = False) -> str:
-        """The tree as text; `every_writing`: each rebuild of the same content on a line of its own."""
-        return render_node(self, every_writing=every_writing)
 
     def walk(self) -> "list[Node]":
         """This node and all below it, each one once."""
@@ -206,15 +201,30 @@ def describe(connection: sa.Connection, ref: str) -> tuple[str, tuple[str, ...],
     if kind is not None:
         query = sa.select(stage_runs.c.stage, run_outputs.c.name).join(run_outputs, run_outputs.c.key == stage_runs.c.key)
         found = connection.execute(query.where(run_outputs.c.digest == ref).order_by(stage_runs.c.stage)).all()
-        return kind, tuple(dict.fromkeys(f"{stage}/{name}" for stage, name in found)), {}
+        facts = _ensemble_facts(connection, ref) if kind == "reward_model" else {}
+        return kind, tuple(dict.fromkeys(f"{stage}/{name}" for stage, name in found)), facts
     head, colon, rest = ref.partition(":")
     return (head if colon and head != "sha256" else "source"), (rest or ref,), {}
 
 
+def _ensemble_facts(connection: sa.Connection, member: str) -> dict[str, Any]:
+    """Of a reward model: the members of its ensemble, where it has others, and the gate that judged them together."""
+    mine = sa.select(run_outputs.c.key).where(run_outputs.c.digest == member).order_by(run_outputs.c.key).limit(1).scalar_subquery()
+    query = sa.select(run_outputs.c.name, run_outputs.c.digest).join(artifacts, artifacts.c.digest == run_outputs.c.digest)
+    rows = connection.execute(query.where(run_outputs.c.key == mine, artifacts.c.kind == "reward_model")).all()
+    members = {row.name: row.digest for row in rows}
+    reports = _reports(connection, list(members.values()))
+    return {name: value for name, value in (("ensemble", members if len(members) > 1 else {}), ("gate_reports", reports)) if value}
+
+
+def _reports(connection: sa.Connection, judged: Sequence[str]) -> dict[str, str]:
+    query = sa.select(gate_reports).where(gate_reports.c.deployment.in_(judged)).order_by("created_at", "digest")
+    return {row["digest"]: f"{row['verdict']} ({row['purpose']}, {row['gate_code']})" for row in connection.execute(query).mappings()}
+
+
 def _judged(connection: sa.Connection, deployment: str) -> dict[str, Any]:
     """Gate reports with their verdicts, and the ledger rows that approved and released a deployment."""
-    query = sa.select(gate_reports).where(gate_reports.c.deployment == deployment).order_by("created_at", "digest")
-    reports = {row["digest"]: f"{row['verdict']} ({row['purpose']}, {row['gate_code']})" for row in connection.execute(query).mappings()}
+    reports = _reports(connection, [deployment])
     rows = read_entries(connection, ledger.c.kind.in_(("approved", "released", "rolled_back")))
     told = {f"row {e.seq}": f"{e.kind} by {e.actor}{_account(e)} at {e.at}" for e in rows if e.payload["deployment"] == deployment}
     return {name: value for name, value in (("gate_reports", reports), ("ledger", told)) if value}

@@ -1,11 +1,10 @@
 """Lineage and impact as text that a person reads in a terminal, and that a model card holds."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from include.stores.catalog.impact import Impact
-    from include.stores.catalog.lineage import Node, Production
+from include.stores.catalog.impact import Impact
+from include.stores.catalog.lineage import Node, Production
 
 _SHORT = 19  # "sha256:" and twelve digits
 
@@ -15,12 +14,12 @@ def short(value: str) -> str:
     return value[:_SHORT] if value.startswith("sha256:") else value
 
 
-def render_node(node: "Node", *, every_writing: bool = False) -> str:
+def render_node(node: Node, *, every_writing: bool = False) -> str:
     """The tree, one thing a line, what it was made of indented below it; writings alike are one line with their count, unless all are asked for."""
     return "\n".join(_node(node, "", "", every_writing))
 
 
-def _node(node: "Node", indent: str, role: str, every_writing: bool) -> Iterator[str]:
+def _node(node: Node, indent: str, role: str, every_writing: bool) -> Iterator[str]:
     names = ", ".join(node.names)
     title = f"{role + ': ' if role else ''}{node.kind} {names if names != node.ref else ''}".rstrip()
     yield f"{indent}{title}  {short(node.ref)}{'  (shown above)' if node.repeated else ''}"
@@ -32,7 +31,7 @@ def _node(node: "Node", indent: str, role: str, every_writing: bool) -> Iterator
         yield from _production(production, writings, f"{indent}  ", every_writing)
 
 
-def alike(made: Iterable["Production"]) -> Iterator[tuple["Production", int]]:
+def alike(made: Iterable[Production]) -> Iterator[tuple[Production, int]]:
     """The first of each group of writings that differ in nothing but the writer, with the number of writings in the group."""
     groups: dict[object, list[Production]] = {}
     for production in made:
@@ -41,7 +40,7 @@ def alike(made: Iterable["Production"]) -> Iterator[tuple["Production", int]]:
     return ((group[0], len(group)) for group in groups.values())
 
 
-def _production(production: "Production", writings: int, indent: str, every_writing: bool) -> Iterator[str]:
+def _production(production: Production, writings: int, indent: str, every_writing: bool) -> Iterator[str]:
     state = "" if production.stage is None else f" ({production.stage}, {'committed' if production.committed else 'not committed'})"
     more = f", written {writings} times from the same" if writings > 1 else ""
     yield f"{indent}made by {production.writer}{state}{more}"
@@ -69,7 +68,7 @@ def _flat(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{short(name)}={short(str(value))}" for name, value in sorted(values.items()))
 
 
-def render_impact(impact: "Impact") -> str:
+def render_impact(impact: Impact) -> str:
     """What came from a thing, by kind."""
     lines = [f"Impact of {impact.ref}"]
     if impact.empty:
@@ -80,7 +79,7 @@ def render_impact(impact: "Impact") -> str:
     return "\n".join(lines)
 
 
-def _sections(impact: "Impact") -> Iterator[tuple[str, list[str]]]:
+def _sections(impact: Impact) -> Iterator[tuple[str, list[str]]]:
     yield "labels", list(impact.labels)
     yield "datasets", list(impact.datasets)
     yield "artifacts", [f"{kind} {digest}" for digest, kind in impact.artifacts]

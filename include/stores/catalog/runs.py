@@ -192,6 +192,15 @@ def _record_outputs(connection: sa.Connection, key: str, attempt: str, manifests
         insert_new(connection, run_outputs, {"key": key, "name": name, "digest": manifest.digest, "path": path})
         edge = {"child": manifest.digest, "writer": writer, "created_at": now}
         insert_once(connection, edges, [{**edge, "parent": parent, "role": role} for role, parent in inputs])
+    _bind_adapters(connection, manifests, writer, now)
+
+
+def _bind_adapters(connection: sa.Connection, manifests: Mapping[str, Manifest], writer: str, now: str) -> None:
+    """A model that is written beside adapters holds them merged: it came from them too."""
+    adapters = {name: m.digest for name, m in manifests.items() if m.kind == "adapter"}
+    models = [m.digest for m in manifests.values() if m.kind == "model"]
+    rows = [{"child": child, "parent": parent, "role": role} for child in models for role, parent in adapters.items()]
+    insert_once(connection, edges, [{**row, "writer": writer, "created_at": now} for row in rows])
 
 
 def _save_report(connection: sa.Connection, key: str, name: str, report: Report) -> None:
