@@ -11,13 +11,13 @@ import pytest
 from include.stores.tracking import Tracking, tags_of
 from tests.e2e.conftest import follow_unattended
 from tests.e2e.runs import PATIENCE, Run
-from tests.e2e.world import Chain, World
+from tests.e2e.world import World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200 * PATIENCE)]
 
 
 @pytest.fixture(scope="module")
-def of(world: World, chain: Chain) -> Callable[[str], Run]:
+def of(world: World) -> Callable[..., Run]:
     """The run of a variant, followed to its end once, with its table of gates printed."""
     ended: dict[str, Run] = {}
 
@@ -32,7 +32,8 @@ def of(world: World, chain: Chain) -> Callable[[str], Run]:
 
 
 @pytest.fixture
-def ensemble(of: Callable[..., Run]) -> Run:
+def ensemble(of: Callable[..., Run], lora: Run) -> Run:
+    """Its mixture names the demonstrations of `tiny`, which a run before it has built."""
     return of("tiny-ensemble", "ppo")
 
 
@@ -72,6 +73,47 @@ def champion_is_its_candidate(world: World, run: Run, name: str) -> None:
     assert world.catalog.ledger.champion(name) == run.xcom("evaluation.compare_with")["deployment"]
 
 
+@pytest.mark.parametrize("task", ["sft.train", "policy.optimise"])
+def test_an_adapter_lies_beside_the_merged_policy_and_leads_to_its_base(world: World, lora: Run, task: str) -> None:
+    result = lora.xcom(task)
+    base = {
+        "sft.train": lora.xcom("base.import_base")["outputs"].get("base"),
+        "policy.optimise": lora.xcom("sft.train")["outputs"]["policy"],
+    }[task]
+    folder = world.attempt_folder(result) / "output"
+    told = json.loads((folder / "adapter/adapter_config.json").read_text())
+    assert (told["base_model_name_or_path"], told["r"]) == (base["digest"], 16)
+    adapter = world.catalog.lineage.trace(result["outputs"]["adapter"]["digest"])
+    assert base["digest"] in {node.ref for _, node in adapter.made[0].inputs}
+    assert base["digest"][:19] in lineage(world, adapter.ref)
+    policy = world.catalog.lineage.trace(result["outputs"]["policy"]["digest"])
+    assert dict(policy.made[0].inputs)["adapter"].ref == adapter.ref
+    small, whole = ((folder / part).stat().st_size for part in ("adapter/adapter_model.safetensors", "policy/model.safetensors"))
+    assert small < whole
+
+
+def test_the_merged_policy_is_what_was_measured_and_released(world: World, lora: Run) -> None:
+    champion_is_its_candidate(world, lora, "demo-lora")
+    merged = lora.xcom("policy.optimise")["outputs"]["policy"]["digest"]
+    assert spec_of(world, lora, "evaluation.measure").inputs["model_candidate"] == merged
+    assert world.catalog.releases.deployment(lora.xcom("evaluation.compare_with")["deployment"])["weights"] == merged
+    shown = lineage(world, "champion:demo-lora")
+    assert f"adapter: adapter dpo/adapter  {lora.xcom('policy.optimise')['outputs']['adapter']['digest'][:19]}" in shown
+    assert f"adapter: adapter sft/adapter  {lora.xcom('sft.train')['outputs']['adapter']['digest'][:19]}" in shown
+
+
+def test_megatron_trained_sft_and_dpo_on_two_processes_each(world: World, lora: Run, megatron: Run) -> None:
+    champion_is_its_candidate(world, megatron, "demo-megatron")
+    for task, program in (("sft.train", "sft_megatron"), ("policy.optimise", "dpo_megatron")):
+        spec, report = spec_of(world, megatron, task), world.report(megatron.xcom(task))
+        assert (spec.program, spec.config["engine"]) == (f"include.training.{program}", "megatron")
+        assert spec.environment == spec_of(world, lora, task).environment
+        assert tasks_of(world, megatron, task) == 2
+        assert report["last_step"] == report["asked_steps"]
+        placement = json.loads((world.attempt_folder(megatron.xcom(task)) / "placement.json").read_text())
+        assert placement["settings"]["tensor_parallel"] == 2
+
+
 def test_an_ensemble_of_three_taught_ppo_by_its_minimum_and_the_policy_was_released(world: World, ensemble: Run) -> None:
     champion_is_its_candidate(world, ensemble, "demo-ensemble")
     trained = ensemble.xcom("reward_model.gate")["outputs"]
@@ -105,55 +147,14 @@ def test_a_generator_beside_ppo_drew_answers_of_earlier_weights_within_the_limit
     assert 0 < max(lags) <= 1, lags
 
 
-def test_sft_on_two_ranks_learnt_packed_rows_of_two_data_sets(world: World, chain: Chain, ensemble: Run) -> None:
+def test_sft_on_two_ranks_learnt_packed_rows_of_two_data_sets(world: World, lora: Run, ensemble: Run) -> None:
     spec, report = spec_of(world, ensemble, "sft.train"), world.report(ensemble.xcom("sft.train"))
     assert tasks_of(world, ensemble, "sft.train") == 2
     assert (spec.config["zero_stage"], spec.config["packing"]) == (2, True)
     own = ensemble.xcom("data.build_datasets")["demonstrations"]["content_hash"]
-    other = chain.state["datasets"]["demonstrations"]["content_hash"]
+    other = lora.xcom("data.build_datasets")["demonstrations"]["content_hash"]
     assert own != other
     assert (spec.inputs["demonstrations"], spec.inputs["demonstrations_1"]) == (own, other)
     assert report["last_step"] == report["asked_steps"]
     shown = lineage(world, "champion:demo-ensemble")
     assert all(digest[:19] in shown for digest in (own, other))
-
-
-@pytest.mark.parametrize("task", ["sft.train", "policy.optimise"])
-def test_an_adapter_lies_beside_the_merged_policy_and_leads_to_its_base(world: World, lora: Run, task: str) -> None:
-    result = lora.xcom(task)
-    base = {
-        "sft.train": lora.xcom("base.import_base")["outputs"].get("base"),
-        "policy.optimise": lora.xcom("sft.train")["outputs"]["policy"],
-    }[task]
-    folder = world.attempt_folder(result) / "output"
-    told = json.loads((folder / "adapter/adapter_config.json").read_text())
-    assert (told["base_model_name_or_path"], told["r"]) == (base["digest"], 16)
-    adapter = world.catalog.lineage.trace(result["outputs"]["adapter"]["digest"])
-    assert base["digest"] in {node.ref for _, node in adapter.made[0].inputs}
-    assert base["digest"][:19] in lineage(world, adapter.ref)
-    policy = world.catalog.lineage.trace(result["outputs"]["policy"]["digest"])
-    assert dict(policy.made[0].inputs)["adapter"].ref == adapter.ref
-    small, whole = ((folder / part).stat().st_size for part in ("adapter/adapter_model.safetensors", "policy/model.safetensors"))
-    assert small < whole
-
-
-def test_the_merged_policy_is_what_was_measured_and_released(world: World, lora: Run) -> None:
-    champion_is_its_candidate(world, lora, "demo-lora")
-    merged = lora.xcom("policy.optimise")["outputs"]["policy"]["digest"]
-    assert spec_of(world, lora, "evaluation.measure").inputs["model_candidate"] == merged
-    assert world.catalog.releases.deployment(lora.xcom("evaluation.compare_with")["deployment"])["weights"] == merged
-    shown = lineage(world, "champion:demo-lora")
-    assert f"adapter: adapter dpo/adapter  {lora.xcom('policy.optimise')['outputs']['adapter']['digest'][:19]}" in shown
-    assert f"adapter: adapter sft/adapter  {lora.xcom('sft.train')['outputs']['adapter']['digest'][:19]}" in shown
-
-
-def test_megatron_trained_sft_and_dpo_on_two_processes_each(world: World, chain: Chain, megatron: Run) -> None:
-    champion_is_its_candidate(world, megatron, "demo-megatron")
-    for task, program in (("sft.train", "sft_megatron"), ("policy.optimise", "dpo_megatron")):
-        spec, report = spec_of(world, megatron, task), world.report(megatron.xcom(task))
-        assert (spec.program, spec.config["engine"]) == (f"include.training.{program}", "megatron")
-        assert spec.environment == spec_of(world, chain.run, task).environment
-        assert tasks_of(world, megatron, task) == 2
-        assert report["last_step"] == report["asked_steps"]
-        placement = json.loads((world.attempt_folder(megatron.xcom(task)) / "placement.json").read_text())
-        assert placement["settings"]["tensor_parallel"] == 2
