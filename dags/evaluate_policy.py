@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param, task
 
-from include.flows.stage_operator import StageOperator
+from include.flows.array_stage_operator import ArrayStageOperator
 
 PARAMS = {
     "recipe": Param("quickstart", type="string", minLength=1, title="Recipe", description="Whose champion, and by whose gates"),
@@ -37,5 +37,5 @@ with DAG(
         return judge_champion(chosen, measured)
 
     chosen: Any = champion_then()
-    measured = StageOperator(task_id="measure", stage="evaluate", run=chosen["run"], given={"wanted": chosen["wanted"]})
+    measured = ArrayStageOperator(task_id="measure", stage="evaluate", run=chosen["run"], given={"wanted": chosen["wanted"]})
     judge(chosen, measured.output)

@@ -4,6 +4,7 @@ bases/<hex>/  datasets/<hex>/  code/<hex>.tar  env/<hex>/  runs/<key hex>/
 runs/<key>/spec.json
 runs/<key>/submissions/<n>/placement.json script.sh slurm-<job>.log
 runs/<key>/attempts/<n>-<job id>.<restart>/...
+arrays/<array key hex>/<n>/tasks.json bootstrap.py slurm-<array job>_<task>.log
 """
 
 import re
@@ -35,6 +36,11 @@ def environment_dir(lock_digest: str) -> str:
 def source_dir(sha256: str) -> str:
     """A raw input file brought to the cluster by digest, such as a GGUF: the folder that holds it."""
     return f"sources/{hex_of(sha256)}"
+
+
+def array_dir(array_key: str, n: int) -> str:
+    """What lies beside submission `n` of an array; its tasks have run folders of their own."""
+    return f"arrays/{hex_of(array_key)}/{n}"
 
 
 @dataclass(frozen=True)

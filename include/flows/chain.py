@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import get_current_context, task, task_group
 
 from include.flows.approval import ReleaseApproval
+from include.flows.array_stage_operator import ArrayStageOperator
 from include.flows.label_sensor import LabelSensor
 from include.flows.stage_operator import StageOperator
 
@@ -93,7 +94,7 @@ def candidates(run: Any, sft_result: Any, datasets: Any) -> Any:
 
     @task_group(group_id="candidates")
     def group(run: Any, sft_result: Any, datasets: Any) -> Any:
-        return StageOperator(task_id="generate", stage="generate", run=run, given={"sft": sft_result, "datasets": datasets}).output
+        return ArrayStageOperator(task_id="generate", stage="generate", run=run, given={"sft": sft_result, "datasets": datasets}).output
 
     return group(run, sft_result, datasets)
 
@@ -143,7 +144,7 @@ def reward_model(run: Any, sft_result: Any, pairs: Any) -> Any:
 
             return reward_gate(run, result)
 
-        trained = StageOperator(task_id="train", stage="reward_model", run=run, given={"sft": sft_result, "pairs": pairs})
+        trained = ArrayStageOperator(task_id="train", stage="reward_model", run=run, given={"sft": sft_result, "pairs": pairs})
         return gate(run, trained.output)
 
     return group(run, sft_result, pairs)
@@ -179,7 +180,7 @@ def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, 
             return judge_candidate(run, wanted, measured)
 
         chosen = compare_with(run, base_result, sft_result, policy_result, reward, datasets)
-        measured = StageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
+        measured = ArrayStageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
         return chosen, gates(run, chosen, measured.output)
 
     return group(run, base_result, sft_result, policy_result, reward, datasets)  # type: ignore[return-value]

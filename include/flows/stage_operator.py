@@ -9,8 +9,16 @@ from typing import Any
 
 from airflow.sdk.definitions.context import Context
 
+from airflow_slurm.errors import SlurmError
 from airflow_slurm.operators import Done, JobRequest, SlurmJobOperator
 from airflow_slurm.view import JobView
+
+HELD_AT_MOST_S = 7 * 86400.0
+"""How long a task waits for a key that another array works on."""
+
+
+class Held(SlurmError):
+    """Another array works on the same key: its result will be this task's too."""
 
 
 class StageOperator(SlurmJobOperator):
@@ -61,6 +69,14 @@ class StageOperator(SlurmJobOperator):
         from include.flows import stage_work
 
         return stage_work.accept_unknown(stage_work.Ended.of(request_state, view), self.run)
+
+    def _start(self, context: Context, progress: dict[str, Any]) -> Any:
+        from include.stores.errors import KeyHeld
+
+        try:
+            return super()._start(context, progress)
+        except KeyHeld as error:
+            return self._later(context, progress, Held(f"{error}. Waiting for it."), HELD_AT_MOST_S)
 
     def _take_connection(self) -> None:
         """Which cluster is asked is the deployment's to say, not the DAG file's; nothing of it survives a deferral on its own."""

@@ -24,7 +24,7 @@ from include.stages.record import read_outputs, read_report, result
 JOB_PREFIX = "align"
 RESUBMIT_CAUSES = ("time_limit", "preempted", "node_fail", "boot_fail", "launch_failed", "requeued")
 """Losses that say nothing about the program: the next attempt follows in the same try of the task."""
-_LOOK_AGAIN_S = 2.0
+LOOK_AGAIN_S = 2.0
 _AFTER_A_FAILURE_S = 4.0
 
 log = logging.getLogger(__name__)
@@ -53,13 +53,17 @@ class Ended:
 
 def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
     """The committed result of the same key, or the request for a job that makes it."""
+    return request_of(plan(stage, run, given), run)
+
+
+def request_of(made: Plan, run: Json) -> JobRequest | Done:
+    """The same for a plan."""
     where, store, catalog = cluster(), services.store(), services.catalog()
-    made = plan(stage, run, given)
     catalog.runs.plan(made.spec)
     if (done := catalog.runs.committed(made.key)) is not None:
         log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
         return Done(committed(made.spec, run, reused=True), made.key)
-    placed = place(made, where, store_root(where), _whereabouts(made, store.uri))
+    placed = place(made, where, store_root(where), whereabouts(made, store.uri))
     log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
     return JobRequest(
         key=made.key,
@@ -78,7 +82,7 @@ def job_name(key: str, n: int) -> str:
     return f"{JOB_PREFIX}-{key.removeprefix('sha256:')[:16]}-{n}"
 
 
-def _whereabouts(made: Plan, store_uri: str) -> Callable[[str], str]:
+def whereabouts(made: Plan, store_uri: str) -> Callable[[str], str]:
     """Where an input lies, relative to the store's root: the catalog knows artifacts; a base's raw file lies under its own sha256."""
     if made.spec.stage == "base_import":
         return source_dir
@@ -92,25 +96,37 @@ def accept(ended: Ended, run: Json) -> dict[str, Any]:
         Resubmit: it saved and wants to go on, or was lost through no fault of its own.
         JobFailed: it failed; retryable where a next attempt could do better.
     """
+    take(ended)
+    return committed(ended.spec, run, reused=False)
+
+
+def take(ended: Ended) -> None:
+    """Commits what a job that ended has made; a key that is committed stays as it is. Raises as `accept` does."""
     if services.catalog().runs.committed(ended.spec.key) is not None:
-        return committed(ended.spec, run, reused=False)
+        return
     succeeded = ended.view.phase == Phase.SUCCEEDED
     report = _report(ended, ended.deadline_s if succeeded else _AFTER_A_FAILURE_S)
     if report is None:
         raise _without_report(ended)
     _commit(ended, report)
-    return committed(ended.spec, run, reused=False)
 
 
 def accept_unknown(ended: Ended, run: Json) -> dict[str, Any]:
     """At a site without accounting: the job is gone and a complete report is there. Anything else stays unknown, and a person decides."""
-    if ended.view.cause == "no_accounting" and (report := _report(ended, ended.deadline_s)) is not None:
-        _commit(ended, report, gone=True)
+    if take_gone(ended):
         return committed(ended.spec, run, reused=False)
     raise UnknownOutcome(
         f"what became of job {ended.view.job_id} ({ended.spec.stage}, {ended.spec.key}) is not known: {ended.view.describe()}. "
         f"Look at the cluster, then say what happened: bin/align resolve {ended.spec.key} lost|ended --why '…'"
     )
+
+
+def take_gone(ended: Ended) -> bool:
+    """Commits what a job has made that is gone, at a site without accounting; whether that is known."""
+    if ended.view.cause != "no_accounting" or (report := _report(ended, ended.deadline_s)) is None:
+        return False
+    _commit(ended, report, gone=True)
+    return True
 
 
 def _without_report(ended: Ended) -> Exception:
@@ -130,7 +146,7 @@ def _report(ended: Ended, deadline_s: float) -> dict[str, Any] | None:
     while not store.exists(path):
         if time.monotonic() >= until:
             return None
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(LOOK_AGAIN_S)
     found: dict[str, Any] = store.read_json(path)
     return found
 

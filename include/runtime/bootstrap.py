@@ -5,6 +5,7 @@ the job's script, which calls
 
     PYTHON bootstrap.py --root STORE --run runs/<hex> --n N --program include.training.sft --code code/<hex>.tar
         --code-sha256 HEX --environment DIGEST --lock-file PATH
+    PYTHON bootstrap.py --array FILE     the same arguments, out of a file that has them for each task of an array
 
 With ``--ranks N`` it becomes srun, which starts ``bootstrap.py rank …`` N times and hands signals on to them; else
 it replaces itself (exec) by the stage program, so that Slurm's signals reach it. Exit codes of its own: 78 another environment
@@ -71,7 +72,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--environment", required=True, help="digest of the environment the run is for")
     parser.add_argument("--lock-file", required=True, help="pinned requirements of this environment")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share the work, started by srun")
-    return parser.parse_args()
+    return parser.parse_args(_of_task(sys.argv[2]) if sys.argv[1:2] == ["--array"] else None)
+
+
+def _of_task(file: str) -> list[str]:
+    """The arguments of this task of the array."""
+    tasks = json.loads(Path(file).read_text("utf-8"))["tasks"]
+    return [str(argument) for argument in tasks[os.environ["SLURM_ARRAY_TASK_ID"]]["arguments"]]
 
 
 def _name(attempt: tuple[int, int, int]) -> str:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from include.settings.base import Settings, placement
+from include.settings.base import Settings, added_placement, placement
 
 Precision = Literal["fp32", "bf16_autocast"]
 
@@ -23,6 +23,8 @@ class JobSettings(Settings):
     preemptible: bool = False
     heavy: bool = True
     """Takes one licence `heavy` where the cluster has it, so that heavy jobs run one at a time."""
+    max_parallel: int | None = added_placement(None, ge=1)
+    """So many parts of a stage that is made in parts run at once; left out: as many as the cluster takes."""
 
 
 class StageSettings(Settings):

@@ -167,9 +167,21 @@ class GenerateSettings(StageSettings):
     """So many prompts are answered before what was answered is written down."""
     backend: Literal["transformers", "vllm"] = added_identity("transformers")
     """vllm: a server of the OpenAI completions protocol, started beside the program on the verified folder."""
+    shards: int = added_placement(1, ge=1)
+    """So many jobs, one array, share the prompts; the answers are the same ones."""
     generation_batch: int = placement(96, ge=1)
     server_command: tuple[str, ...] = placement(("vllm", "serve"), min_length=1)
     server_start_s: float = placement(900.0, gt=0)
+
+    @model_validator(mode="after")
+    def _something_for_each(self) -> "GenerateSettings":
+        portions = -(-self.prompt_limit // self.portion_prompts)
+        if self.shards > portions:
+            raise ValueError(
+                f"shards {self.shards}: {self.prompt_limit} prompts make {portions} portions of {self.portion_prompts}, "
+                "and a shard has at least one; lower shards, or portion_prompts"
+            )
+        return self
 
 
 class RewardModelSettings(OptimiserSettings):

@@ -15,6 +15,10 @@ class Conflict(StoreError):
     """The same name was used for something else before."""
 
 
+class KeyHeld(StoreError):
+    """Another job works on this key and cannot be shared: try again when it has ended."""
+
+
 class CatalogUnsafe(StoreError):
     """The catalog's place cannot keep its promises, such as SQLite on a network mount."""
 

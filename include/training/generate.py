@@ -1,9 +1,13 @@
-"""Candidates: several answers of a policy to each prompt, with all that is needed to say where they came from."""
+"""Candidates: several answers of a policy to each prompt, with all that is needed to say where they came from.
+
+The portions of prompts may be shared among several runs, its parts. The whole's job then takes their answers: the same bytes.
+"""
 
 import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,16 +15,19 @@ import pyarrow.parquet as pq
 import torch
 
 from include.domain.canonical import MAX_INTEGER, canonical_bytes, digest
+from include.domain.parts import PART as PART_OF
 from include.domain.records import Candidate, Prompt, SamplingConfig, candidate_id_of
 from include.runtime.chat import answer_text, eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
+from include.runtime.parts import taken
 from include.runtime.program import run_program
 from include.training.batching import micro_batches
+from include.training.candidate_parts import check_whole, read_candidates
 from include.training.completion_server import CompletionServer, completion_server
 from include.training.errors import TrainingError
-from include.training.loop import StepResult, run_steps
+from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows
 
@@ -34,6 +41,7 @@ CONFIG_KEYS = (
     "safety_filter_version",
     "portion_prompts",
     "backend",
+    PART_OF,
 )
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PART = "candidates.jsonl"
@@ -58,14 +66,14 @@ def read_prompts(job: Job) -> list[Prompt]:
 class Generator:
     """Answers the prompts in portions; a step is a portion, and what is written so far is the state."""
 
-    def __init__(self, job: Job, prompts: Sequence[Prompt], server: CompletionServer | None = None) -> None:
-        """`server`: writes the answers instead of the model in this process."""
+    def __init__(self, job: Job, prompts: Sequence[Prompt], server: CompletionServer | None = None, *, writes: bool = True) -> None:
+        """`server`: writes the answers instead of the model in this process. `writes`: whether any answer is to be written at all."""
         self.job = job
         self.server = server
         self.tokenizer = load_tokenizer(job.input("policy"))
         dtype = DTYPES[job.config.text("dtype", tuple(DTYPES), "float32")]
         portion = job.config.positive("portion_prompts", DEFAULT_PORTION_PROMPTS)
-        self.model = None if server else load_causal_lm(job.input("policy")).to(compute_device(), dtype)
+        self.model = None if server or not writes else load_causal_lm(job.input("policy")).to(compute_device(), dtype)
         self.samples = job.config.positive("candidates_per_prompt")
         section = job.config.section("sampling")
         section.only("temperature", "top_p", "top_k", "max_new_tokens")
@@ -75,9 +83,21 @@ class Generator:
         self.rows = portion * self.samples if dtype is torch.bfloat16 else job.settings.positive("generation_batch", 64)
         self.ids = {prompt.prompt_id: prompt_ids(self.tokenizer, prompt.messages, prompt.tools) for prompt in prompts}
         by_length = sorted(prompts, key=lambda prompt: (len(self.ids[prompt.prompt_id]), prompt.prompt_id))
-        self.portions = list(micro_batches(by_length, portion))
+        self.portions = _own_share(job, list(micro_batches(by_length, portion)))
         self.written: list[dict[str, Any]] = []
         self.ended = 0
+
+    @property
+    def asked(self) -> dict[tuple[str, int], None]:
+        """(prompt, random seed) of every answer that is asked for."""
+        named = (prompt.prompt_id for portion in self.portions for prompt in portion)
+        return {(name, candidate_seed(self.job.seed, name, k)): None for name in named for k in range(self.samples)}
+
+    def take(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+        """The answers that the parts wrote, by part."""
+        check_whole(rows, self.asked)
+        self.written = [row for of_part in rows.values() for row in of_part]
+        self.ended = sum(row["finish_reason"] == "eos" for row in self.written)
 
     def train_step(self, step: int) -> StepResult:
         portion = self.portions[step]
@@ -146,23 +166,51 @@ def _server(job: Job) -> AbstractContextManager[CompletionServer | None]:
     return completion_server(command, job.input("policy"), dtype, job.out / "server.log", rows, start_s)
 
 
+def _own_share(job: Job, portions: Sequence[Sequence[Prompt]]) -> list[Sequence[Prompt]]:
+    """All portions, or every n-th where this run is one of n parts."""
+    if PART_OF not in job.config:
+        return list(portions)
+    section = job.config.section(PART_OF)
+    section.only("index", "of")
+    index, count = section.integer("index"), section.positive("of")
+    if not (own := list(portions[index::count])):
+        raise TrainingError(
+            f"part {index + 1} of {count} has nothing to do: the prompts make {len(portions)} portions; set shards to at most that"
+        )
+    return own
+
+
 def generate(job: Job) -> None:
     job.config.only(*CONFIG_KEYS)
     prompts = read_prompts(job)
-    with _server(job) as server:
-        writer = Generator(job, prompts, server)
-        outcome = run_steps(job, writer, len(writer.portions))
-    if len(writer.written) != len(prompts) * writer.samples:
-        raise TrainingError(f"{len(writer.written)} answers were written, {len(prompts) * writer.samples} were asked for")
-    with job.output("candidates", "candidate_set", {"prompts": len(prompts), "per_prompt": writer.samples}) as folder:
+    if parts := taken(job):
+        writer, outcome = _joined(job, prompts, parts)
+    else:
+        with _server(job) as server:
+            writer = Generator(job, prompts, server)
+            outcome = run_steps(job, writer, len(writer.portions))
+    own = sum(len(portion) for portion in writer.portions)
+    if len(writer.written) != own * writer.samples:
+        raise TrainingError(f"{len(writer.written)} answers were written, {own * writer.samples} were asked for")
+    with job.output("candidates", "candidate_set", {"prompts": own, "per_prompt": writer.samples}) as folder:
         (folder / "candidates.parquet").write_bytes(candidates_table(writer.written))
     figures = {
         **outcome.metrics(),
-        "prompts": len(prompts),
+        "prompts": own,
         "candidates": len(writer.written),
         "share_ended": writer.ended / len(writer.written),
     }
-    job.complete(figures, stop_reason=outcome.stop_reason)
+    job.complete(figures, {"parts": list(parts)} if parts else None, stop_reason=outcome.stop_reason)
+
+
+def _joined(job: Job, prompts: Sequence[Prompt], parts: Mapping[str, Path]) -> tuple[Generator, LoopOutcome]:
+    """The whole out of its parts: nothing is written anew."""
+    writer = Generator(job, prompts, writes=False)
+    steps = len(writer.portions)
+    job.expect(steps)
+    writer.take({name: read_candidates(folder) for name, folder in parts.items()})
+    job.record(steps, {"answers": float(len(writer.written)), "parts": float(len(parts))})
+    return writer, LoopOutcome(0, steps)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

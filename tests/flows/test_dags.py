@@ -146,7 +146,7 @@ def test_the_chain_has_its_groups_in_order(dags: Mapping[str, Any]) -> None:
 
 def test_tasks_on_slurm_have_at_least_two_retries_and_human_tasks_none(dags: Mapping[str, Any]) -> None:
     tasks = [task for found in dags.values() for task in found["tasks"]]
-    on_slurm = [task["retries"] for task in tasks if task["type"] == "StageOperator"]
+    on_slurm = [task["retries"] for task in tasks if task["type"] in ("StageOperator", "ArrayStageOperator")]
     human = [task["retries"] for task in tasks if task["type"] == "ReleaseApproval"]
     assert len(on_slurm) >= 7
     assert min(on_slurm) >= 2

@@ -68,7 +68,7 @@ class Job:
 @pytest.fixture
 def job(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setattr(stage_work, "_AFTER_A_FAILURE_S", 0.0)
-    monkeypatch.setattr(stage_work, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr(stage_work, "LOOK_AGAIN_S", 0.0)
     return Job(plane)
 
 

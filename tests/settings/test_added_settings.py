@@ -28,8 +28,8 @@ FILES = {
     "dpo": ("dpo_program",), "ppo": ("ppo_program", "ppo_settings"),
 }  # fmt: skip
 ADDED = ("identity-added", "placement-added")
-SET_ELSEWHERE = {"dpo": {"allow_early_stop"}}
-"""Read by a program only to be refused."""
+SET_ELSEWHERE = {"dpo": {"allow_early_stop"}, "generate": {"part"}}
+"""Read by a program only to be refused, or set by the plan of a part."""
 
 
 def added(model: type[Settings]) -> dict[str, Any]:

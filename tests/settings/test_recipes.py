@@ -26,6 +26,7 @@ PLACEMENT = {
     "server_command",
     "server_start_s",
     "tensor_parallel",
+    "shards",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 

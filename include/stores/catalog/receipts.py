@@ -12,6 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from include.domain.canonical import digest
+from include.stores.catalog import array_parts
 from include.stores.catalog.database import Database, Row, insert_new, stamp, upsert
 from include.stores.catalog.facade import Catalog
 from include.stores.catalog.ledger import NewEntry, append_entry
@@ -73,16 +74,24 @@ class CatalogReceipts:
     Args:
         url: the catalog's database.
         gpus: GPUs of the jobs it claims, kept with the submission, for GPU-seconds (elapsed time × gpus) of each incarnation.
+        parts: of an array: the keys of its tasks, by their numbers. Claiming the array claims those of them that are free.
     """
 
-    def __init__(self, url: str, gpus: int = 0) -> None:
+    def __init__(self, url: str, gpus: int = 0, parts: Mapping[str, str] | None = None) -> None:
         self._db: Database = Catalog.open(url).database
         self._gpus = gpus
+        self._parts = {int(task): key for task, key in (parts or {}).items()}
 
     def claim(self, key: str, owner: Mapping[str, Any]) -> Claim:
-        """The live submission's number with this owner added, or the next number."""
+        """The live submission's number with this owner added, or the next number.
+
+        Raises:
+            KeyHeld: an array works on this key; or this is an array, and nothing of it is free.
+        """
         with self._db.write("receipts") as connection:
             row = _live(connection, key)
+            if row is not None:
+                array_parts.refuse_part(connection, key, row["n"])
             if row is not None and row["ending"]:
                 return _claim(row, adopted=True)
             _add_owner(connection, key, owner, self._db.now())
@@ -91,12 +100,21 @@ class CatalogReceipts:
             last = connection.execute(sa.select(sa.func.max(submissions.c.n)).where(submissions.c.key == key)).scalar() or 0
             new = {"key": key, "n": last + 1, "since": self._db.now(), "gpus": self._gpus, "receipt": None, "view": None, "ending": False}
             connection.execute(sa.insert(submissions).values(**new))
+            if self._parts:
+                array_parts.take_parts(connection, (key, last + 1), self._parts, new)
             return _claim(new, adopted=False)
+
+    def held(self, key: str, n: int) -> dict[int, tuple[str, int]]:
+        """Of an array's submission: task number → (key, its own n)."""
+        with self._db.read() as connection:
+            return array_parts.parts_of(connection, key, n)
 
     def record(self, key: str, n: int, receipt: Any) -> None:
         """Keeps the receipt; the last write wins, and after `close` nothing changes."""
         with self._db.write("receipts") as connection:
             _update(connection, key, n, {"receipt": receipt.to_json()})
+            for task, part in array_parts.parts_of(connection, key, n).items():
+                _update(connection, *part, {"receipt": array_parts.receipt_of_task(receipt.to_json(), task)})
 
     def observe(self, key: str, n: int, view: Any) -> None:
         """Keeps the last known state, for people, and each incarnation's state and GPU-seconds."""
@@ -118,6 +136,8 @@ class CatalogReceipts:
             _keep_incarnations(connection, key, n, end["view"])
         active = sa.and_(owners.c.key == key, owners.c.dropped_at.is_(None))
         connection.execute(sa.update(owners).where(active).values(dropped_at=self._db.now()))
+        for part in array_parts.tasks_closed(end, array_parts.parts_of(connection, key, n)):
+            self._close(connection, *part)
         return True
 
     def get(self, key: str) -> Submission | None:
@@ -158,9 +178,9 @@ class CatalogReceipts:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def live(self) -> list[Submission]:
-        """Every submission that is not closed, over all clusters."""
+        """Every submission that is not closed, over all clusters; an array stands for its tasks."""
         with self._db.read() as connection:
-            query = sa.select(submissions).where(submissions.c.closed_at.is_(None)).order_by("key")
+            query = sa.select(submissions).where(submissions.c.closed_at.is_(None), ~array_parts.is_part()).order_by("key")
             rows = connection.execute(query).mappings().all()
             return [_submission(row, _owners(connection, row["key"])) for row in rows]
 
@@ -192,6 +212,7 @@ class CatalogReceipts:
             row = _live(connection, key)
             if row is None:
                 raise NotFound(f"{key} has no live submission to resolve")
+            array_parts.refuse_part(connection, key, row["n"])
             found = _submission(row, _owners(connection, key))
             end = {"outcome": how, "cause": f"resolved_{how}", "detail": why, "view": row["view"], "closed_by": who}
             if not self._close(connection, key, row["n"], end):

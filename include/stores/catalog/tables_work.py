@@ -77,6 +77,13 @@ submissions = sa.Table(
 )  # fmt: skip
 """One live submission a key, over all clusters: the partial unique index says so."""
 
+array_parts = sa.Table(
+    "array_parts", metadata,
+    text("array_key", primary_key=True), number("array_n", primary_key=True), number("task", primary_key=True), text("key"), number("n"),
+    sa.UniqueConstraint("key", "n"),
+)  # fmt: skip
+"""An array holds several keys: submission `n` of `key` is task number `task` of submission `array_n` of the array."""
+
 owners = sa.Table(
     "owners", metadata,
     text("key", primary_key=True), text("owner_id", primary_key=True), json_value("owner"), text("added_at"), text("dropped_at", null=True),
