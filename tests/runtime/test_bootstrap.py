@@ -116,6 +116,16 @@ def test_the_attempt_is_named_by_submission_job_and_restart(site: Site) -> None:
     assert _seen(site, "2-12.3")["argv"][-1].endswith("attempts/2-12.3")
 
 
+def test_a_task_of_an_array_takes_its_own_arguments(site: Site, tmp_path: Path) -> None:
+    tasks = {str(index): {"arguments": site.command(n=n)[2:]} for index, n in ((0, 1), (3, 2))}
+    (tmp_path / "tasks.json").write_text(json.dumps({"tasks": tasks}))
+    command = [sys.executable, str(BOOTSTRAP), "--array", str(tmp_path / "tasks.json")]
+    environment = {**os.environ, "SLURM_JOB_ID": "88", "SLURM_RESTART_COUNT": "", "SLURM_ARRAY_TASK_ID": "3"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert _seen(site, "2-88.0")["argv"][1] == str(site.root / "runs" / "abc" / "spec.json")
+
+
 def test_it_keeps_its_process_so_that_signals_reach_the_program(site: Site) -> None:
     process = subprocess.Popen(
         site.command(), env={**os.environ, "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": ""}, stdout=subprocess.DEVNULL
