@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk.definitions.context import Context
 
-from airflow_slurm.operators import Done, JobRequest
+from airflow_slurm.operators import STATE_KEY, Done, JobRequest
 from airflow_slurm.receipts import JobEnd
 from airflow_slurm.view import JobView
 from include.flows.stage_operator import StageOperator
@@ -32,7 +32,10 @@ class ArrayStageOperator(StageOperator):
         from include.flows.stage_parts import GO_ON
 
         result = super().execute_complete(context, event, request_state)
-        return self._start(context, {}) if result == GO_ON else result
+        if result != GO_ON:
+            return result
+        context["task_state_store"].delete(STATE_KEY)  # the array is closed: there is nothing to give up
+        return self._start(context, {})
 
     def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
         from include.flows import stage_parts

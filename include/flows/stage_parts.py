@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.shards import ShardEnd
 from airflow_slurm.view import JobView
@@ -28,6 +29,7 @@ PART_RETRIES = 2
 """How often parts that failed are sent again within one try of the task; interrupted ones go on as often as a job alone does."""
 GO_ON = {"parts": "committed"}
 """What the array's end gives: the task goes on with the whole."""
+_NOT_ITS_FAULT = (*stage_work.RESUBMIT_CAUSES, FORGOTTEN)
 
 log = logging.getLogger(__name__)
 Json = Mapping[str, Any]
@@ -115,7 +117,8 @@ def _ends(request_state: Json) -> list[ShardEnd]:
     ends = []
     for task, ended in _ended(request_state).items():
         view = JobView.from_json(tasks[str(task)])
-        end = ShardEnd(task, int(request_state["n"]), view.job_id, "failed", view.state, exit_code=view.exit_code, elapsed_s=view.elapsed_s)
+        end = ShardEnd(task, int(request_state["n"]), view.job_id, "failed", view.state, view.cause, retryable=view.retryable)
+        end = replace(end, exit_code=view.exit_code, elapsed_s=view.elapsed_s)
         where = f"part {names[str(task)]}" + (f" on {view.node_list}" if view.node_list else "")
         ends.append(_end(end, where, ended))
         log.info("Slurm: task %s, %s: %s %s", view.job_id, where, ends[-1].outcome, ends[-1].cause or "")
@@ -155,10 +158,12 @@ def _keep(request_state: Json, spec: RunSpec, n: int, view: JobView) -> None:
 def _end(end: ShardEnd, where: str, ended: stage_work.Ended | None) -> ShardEnd:
     try:
         if ended is None:
-            raise (
-                Resubmit("never_started")
-                if end.state in ("", "NODE_FAIL", "BOOT_FAIL")
-                else JobFailed(f"{end.state}, and no attempt was made")
+            if end.cause in _NOT_ITS_FAULT:
+                raise Resubmit(end.cause)
+            raise JobFailed(
+                f"{end.state or 'not seen'}, and no attempt was made",
+                retryable=end.retryable or not end.cause,
+                cause=end.cause or "no attempt",
             )
         stage_work.take(ended)
         services.registry().log_run(_log_of(ended.spec))
@@ -168,7 +173,7 @@ def _end(end: ShardEnd, where: str, ended: stage_work.Ended | None) -> ShardEnd:
         return replace(end, cause=error.cause or "failed", detail=f"{where}: {error}", retryable=error.retryable)
     except IntegrityError as error:
         return replace(end, cause="output differs", detail=f"{where}: {error}", retryable=True)
-    return replace(end, outcome="succeeded", detail=where)
+    return replace(end, outcome="succeeded", cause="", detail=where)
 
 
 def _log_of(spec: RunSpec) -> Any:
@@ -187,7 +192,7 @@ def _judge(ends: Sequence[ShardEnd], request_state: Json) -> None:
     for_good = [end for end in left if not end.retryable]
     if for_good:
         raise JobFailed(words, retryable=False, cause=for_good[0].cause)
-    failed = [end for end in left if end.cause not in (*stage_work.RESUBMIT_CAUSES, "interrupted", "never_started")]
+    failed = [end for end in left if end.cause not in (*_NOT_ITS_FAULT, "interrupted")]
     if failed and int(request_state["resubmits"]) >= PART_RETRIES:
         raise JobFailed(words, cause=failed[0].cause)
     log.warning("%s. Only these are sent again.", words)

@@ -203,6 +203,15 @@ def test_a_part_that_fails_for_good_is_not_sent_again(sharded: Sharded) -> None:
     assert not caught.value.retryable
 
 
+def test_what_never_ran_through_no_fault_of_its_own_is_sent_again_however_often(sharded: Sharded) -> None:
+    request, n = sharded.submitted()
+    sharded.leaves(0, 1, 700)
+    lost = {1: failed(1, "node_fail"), 2: failed(2, "forgotten")}
+    with pytest.raises(Resubmit) as caught:
+        stage_parts.accept(sharded.ended(request, n, {0: completed(0), **lost}, resubmits=9))
+    assert caught.value.cause == "parts_interrupted"
+
+
 def test_completed_without_a_report_is_no_success_of_a_part_either(sharded: Sharded) -> None:
     request, n = sharded.submitted()
     state = sharded.ended(request, n, {task: completed(task) for task in range(3)})
