@@ -61,7 +61,25 @@ class Ranks:
         own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         parts = [torch.zeros_like(own) for _ in range(self.count)]
         dist.all_gather(parts, own, group=self.group)
-        return [json.loads(bytes(part.tolist()).rstrip(b"\0")) for part in parts]
+        return [json.loads(part.numpy().tobytes().rstrip(b"\0")) for part in parts]
+
+    def deal(self, items: Sequence[T]) -> Sequence[T]:
+        """Every `count`-th of them, from this rank's own place on: shares that differ by one at most."""
+        return items[self.rank :: self.count]
+
+    def collect(self, own: Sequence[Any]) -> list[Any]:
+        """What each rank made of its deal (JSON values), put back into the order of the whole; the same on each rank."""
+        parts = self.gather(list(own))
+        return [parts[i % self.count][i // self.count] for i in range(sum(len(part) for part in parts))]
+
+    def filled(self, part: torch.Tensor) -> torch.Tensor:
+        """A whole tensor on the CPU, of which each rank has filled in its own cells and left the others 0.
+
+        Exact: to every cell nothing but zeros is added.
+        """
+        if self.count > 1:
+            dist.all_reduce(part, group=self.group)
+        return part
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """This rank's equal part of a whole batch, in the batch's order.

@@ -45,7 +45,8 @@ def score_sequences(model: Any, sequences: Sequence[Sequence[int]], pad_id: int,
     scores = [0.0] * len(sequences)
     for chosen in _by_length(sequences, rows):
         input_ids, mask = padded([sequences[i] for i in chosen], pad_id)
-        for index, score in zip(chosen, last_token_scores(model, input_ids, mask).tolist(), strict=True):
+        device = model.score.weight.device
+        for index, score in zip(chosen, last_token_scores(model, input_ids.to(device), mask.to(device)).tolist(), strict=True):
             scores[index] = score
     return scores
 

@@ -145,6 +145,17 @@ class DeepSpeedEngine:
         own = trainable(self.module)
         return {name: value.detach().to("cpu", copy=True) for name, value in own.items()} if self.data.main else {}
 
+    @property
+    def cut_up(self) -> bool:
+        """Whether each rank holds a part of every weight, so that `module` computes only when all ranks compute (stage 3)."""
+        return self.settings.zero_stage == 3 and not self._published
+
+    def weights_everywhere(self) -> Mapping[str, torch.Tensor]:
+        """Whole trainable weights by name, on the CPU of every rank. Every rank calls it."""
+        if self.cut_up:
+            return zero_state.gather_weights(self._zero, self._names, main=True)
+        return {name: value.detach().to("cpu", copy=True) for name, value in self._names.items()}
+
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
         """Weights and moments by parameter name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
         if self._zero is not None:

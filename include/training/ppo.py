@@ -1,4 +1,4 @@
-"""PPO on DeepSpeed, in one process at lag 0: ``python -m include.training.ppo --spec … --placement … --out …``."""
+"""PPO on DeepSpeed: ``python -m include.training.ppo --spec … --placement … --out …``."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from include.training.ppo_program import train_ppo
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
-    with engines():
+    with engines(job.ranks):
         train_ppo(job, DeepSpeedEngine)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_program("ppo", train, argv)
+    return run_program("ppo", train, argv, many_ranks=True)
 
 
 if __name__ == "__main__":

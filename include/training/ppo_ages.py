@@ -71,7 +71,7 @@ class Ages:
     def _under(self, learner: Learner, plan: Plan, now_BT: Tensor, batch: Collected, age: int) -> Tensor:
         """B × T log-probabilities under the version that is `age` behind the present one."""
         if self._earlier is None:
-            self._earlier = freeze(AnswerScorer(load_causal_lm(self._policy, self._settings.attention)).to(now_BT.device))
+            self._earlier = freeze(AnswerScorer(load_causal_lm(self._policy, self._settings.attention)).to(learner.actor.device))
         self._source.load(batch.step - age, self._earlier.model)
         return learner.log_probs_of(self._earlier, plan, (now_BT.shape[0], now_BT.shape[1]))
 

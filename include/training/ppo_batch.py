@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from include.runtime.ranks import Ranks
 from include.runtime.reward_model import padded
+from include.training.batching import micro_batches
 
 
 @dataclass(frozen=True)
@@ -47,28 +49,41 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which answers learn together: minibatches of micro-batches. Fixed for an iteration, so that the first pass of the
-    update repeats the pass that gave the old log-probabilities in every bit."""
+class MiniBatch:
+    """Answers of one update: `rows` of all ranks, and this rank's part of them in pieces."""
 
-    minibatches: tuple[tuple[MicroBatch, ...], ...]
+    rows: Tensor
+    micros: tuple[MicroBatch, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which answers learn together. Fixed for an iteration, so that the first pass of the update repeats the pass that
+    gave the old log-probabilities in every bit."""
+
+    minibatches: tuple[MiniBatch, ...]
 
     @classmethod
-    def of(cls, answers: Sequence[Sampled], minibatch: int, micro: int, pad_id: int, seed: int) -> "Plan":
-        """Answers shuffled by `seed` into minibatches; within one, grouped by length."""
+    def of(cls, answers: Sequence[Sampled], sizes: tuple[int, int], pad_id: int, seed: int, ranks: Ranks | None = None) -> "Plan":
+        """Answers shuffled by `seed` into minibatches; within one, grouped by length and dealt out to the ranks.
+
+        Args:
+            sizes: answers of a minibatch over all ranks, and of a micro-batch on one.
+        """
+        (minibatch, micro), ranks = sizes, ranks or Ranks()
         order = torch.randperm(len(answers), generator=torch.Generator().manual_seed(seed)).tolist()
         groups = [order[start : start + minibatch] for start in range(0, len(order), minibatch)]
-        ordered = [sorted(group, key=lambda i: (len(answers[i].sequence), i)) for group in groups]
-        return cls(
-            tuple(
-                tuple(MicroBatch.of(answers, group[start : start + micro], pad_id) for start in range(0, len(group), micro))
-                for group in ordered
-            )
-        )
+        made = []
+        for group in groups:
+            own = ranks.deal(sorted(group, key=lambda i: (len(answers[i].sequence), i)))
+            micros = tuple(MicroBatch.of(answers, part, pad_id) for part in micro_batches(own, micro))
+            made.append(MiniBatch(torch.tensor(group), micros))
+        return cls(tuple(made))
 
     def __iter__(self) -> Iterator[MicroBatch]:
+        """This rank's micro-batches."""
         for minibatch in self.minibatches:
-            yield from minibatch
+            yield from minibatch.micros
 
 
 def answer_mask(answers: Sequence[Sampled], counted: Sequence[bool]) -> Tensor:

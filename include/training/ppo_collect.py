@@ -53,17 +53,19 @@ class Collector:
         self.log = RolloutLog(job.out.parent, job.attempt)
 
     def collect(self, step: int, drawn: Drawn) -> Collected:
-        """The batch of iteration `step` (from 0) and its shard on disk."""
+        """The batch of iteration `step` (from 0), the same on every rank, and its shard on disk, which the first rank writes."""
         texts = [answer_text(self.tokenizer, answer.tokens) for answer in drawn.answers]
         with precision_context(self.settings.precision):
             scored = self.scorer.score(
                 [
                     Answer(self.prompts[row], answer.sequence, len(answer.tokens), text)
                     for row, answer, text in zip(drawn.rows, drawn.answers, texts, strict=True)
-                ]
+                ],
+                self.job.ranks,
             )
         batch = Collected(drawn.answers, texts, scored, [step - version for version in drawn.versions], step)
-        self.log.write(step + 1, step, self._records(step, drawn, batch), self.settings.prompts_per_iteration)
+        if self.job.ranks.main:
+            self.log.write(step + 1, step, self._records(step, drawn, batch), self.settings.prompts_per_iteration)
         return batch
 
     def _records(self, step: int, drawn: Drawn, batch: Collected) -> list[Written]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.runtime.generation import Sampling, generate_batch
+from include.runtime.ranks import Ranks
 from include.training.batching import micro_batches, rows_at
 from include.training.ppo_batch import Sampled
 from include.training.precision import precision_context
@@ -69,4 +70,17 @@ def draw(model: Any, encoded: Sequence[Sequence[int]], wanted: Sequence[tuple[in
     return [
         Sampled(tuple(encoded[row]), tuple(g.tokens), tuple(g.log_probs or ()), g.finish_reason)
         for (row, _), g in zip(wanted, generated, strict=True)
+    ]
+
+
+def draw_together(
+    ranks: Ranks, model: Any, encoded: Sequence[Sequence[int]], wanted: Sequence[tuple[int, int]], settings: DrawSettings
+) -> list[Sampled]:
+    """The answers to `wanted`, all of them on every rank; each draws its part with its own copy of `model`."""
+    own = ranks.deal(wanted)
+    drawn = draw(model, encoded, own, settings) if own else []
+    made = ranks.collect([(answer.tokens, answer.log_probs, answer.finish_reason) for answer in drawn])
+    return [
+        Sampled(tuple(encoded[row]), tuple(tokens), tuple(log_probs), reason)
+        for (row, _), (tokens, log_probs, reason) in zip(wanted, made, strict=True)
     ]

@@ -53,6 +53,12 @@ class Portion:
     updates: int
     answers: tuple[Sampled, ...]
 
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Portion":
+        """Of what `asdict` gave."""
+        made = tuple(Sampled(tuple(a["prompt"]), tuple(a["tokens"]), tuple(a["log_probs"]), a["finish_reason"]) for a in body["answers"])
+        return cls(int(body["version"]), int(body["updates"]), made)
+
 
 class Exchange:
     """One attempt's exchange folder, from either end."""
@@ -120,11 +126,9 @@ class Exchange:
     def answers(self, iteration: int, number: int) -> Portion | None:
         """A portion, or None while it is not there."""
         try:
-            body = json.loads(self._answers(iteration, number).read_text("utf-8"))
+            return Portion.from_json(json.loads(self._answers(iteration, number).read_text("utf-8")))
         except FileNotFoundError:
             return None
-        made = tuple(Sampled(tuple(a["prompt"]), tuple(a["tokens"]), tuple(a["log_probs"]), a["finish_reason"]) for a in body["answers"])
-        return Portion(int(body["version"]), int(body["updates"]), made)
 
     def take_away(self, used: Sequence[tuple[int, int]], before: int) -> int:
         """Removes the portions of iterations below `before`; gives the answers among them that are not in `used`: they came too late."""

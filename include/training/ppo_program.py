@@ -1,8 +1,11 @@
-"""PPO: actor, frozen reference, frozen reward model, critic; in one process, so that the policy lag is 0, or beside a generator.
+"""PPO: actor, frozen reference, frozen reward model, critic; drawing by itself, so that the policy lag is 0, or beside a generator.
 
 An iteration: prompts → rollouts → scores → KL against the reference → values → advantages → update of actor and critic.
 Differences from the papers: the KL penalty is per token and its controller steps by a factor (not proportionally);
 rewards are measured in deviations of the reward model's validation set.
+
+On several ranks each draws, scores and learns from its part; in between all of them hold the whole batch, so that KL,
+advantages, normalisers and guards are those of one rank.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,32 +13,31 @@ from typing import Any
 
 import torch
 
+from include.domain.errors import SpecError
 from include.domain.records import Prompt
 from include.runtime.chat import eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
-from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.batching import pad_id_of
-from include.training.engine import Engine, EngineSettings, MakeEngine
 from include.training.errors import TrainingError
 from include.training.guards import BatchFigures, Guards, GuardStop
 from include.training.heldout import answer_check
 from include.training.loop import StepResult, run_steps
-from include.training.model_io import load_causal_lm, load_tokenizer, save_model
+from include.training.model_io import load_tokenizer, save_model
+from include.training.ppo_actor import MakeActorEngine
 from include.training.ppo_ages import Ages
 from include.training.ppo_batch import Plan, answer_mask, sampler_log_probs
-from include.training.ppo_checks import check_models, check_same_sequence, freeze
+from include.training.ppo_checks import check_same_sequence
 from include.training.ppo_collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
 from include.training.ppo_draw import DrawSettings
 from include.training.ppo_math import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.ppo_models import Models
 from include.training.ppo_oddness import Oddness, known_accuracies
 from include.training.ppo_settings import PpoSettings, guard_limits, kl_controller
 from include.training.ppo_sources import AnswerSource, answer_source
 from include.training.ppo_update import Learner, Lesson, Looked, critic_quality
-from include.training.reward_head import Critic, load_reward_model
-from include.training.reward_scoring import Member, RewardScorer, usable_prompts
-from include.training.scoring import AnswerScorer
+from include.training.reward_scoring import RewardScorer, usable_prompts
 from include.transforms.datasets_io import read_rows
 
 QUANTILES = (0.05, 0.5, 0.95)
@@ -60,18 +62,18 @@ class PpoTrainer:
 
     def train_step(self, step: int) -> StepResult:
         self._modes(training=False)
-        actor = self.learner.actor.module.model
-        drawn = self.source.draw(step, actor, self.updates)
+        drawn = self.source.draw(step, self.learner.drawing.model(), self.updates)
         batch = self.collector.collect(step, drawn)
         figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
         self.oddness.see(figures)
         self.guards.check_rewards(batch.missing, len(batch.scored))
-        plan = Plan.of(batch.sampled, self.settings.minibatch, self.micro_batch, self.pad_id, self.job.seed + step)
+        sizes = (self.settings.minibatch, self.micro_batch)
+        plan = Plan.of(batch.sampled, sizes, self.pad_id, self.job.seed + step, self.job.ranks)
         lesson, told = self._lesson(batch, plan)
         self._modes(training=True)
         learnt = self.learner.update(plan, lesson, lambda gap: self._first(gap, figures))
         self.updates += self.settings.epochs * len(plan.minibatches)
-        self.source.published(step + 1, actor, self.updates)
+        self.source.published(step + 1, self.learner.drawing.model(), self.updates)
         figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "value_explained": critic_quality(lesson)}
         self._guard(step, figures)
         figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
@@ -153,6 +155,7 @@ class PpoTrainer:
             raise CheckpointError(f"{checkpoint.path} was made on prompts {saved}, this run reads {own}: its position means nothing")
         self.learner.actor.restore(checkpoint, "actor")
         self.learner.critic.restore(checkpoint, "critic")
+        self.learner.drawing.changed()
         self.kl.load_state(checkpoint.state["kl"])
         self.guards.load_state(checkpoint.state["guards"])
         self.collector.scorer.load_state(checkpoint.state["normalisers"])
@@ -169,12 +172,17 @@ def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
     return {f"{name}_p{round(q * 100):02d}": value for q, value in zip(QUANTILES, found, strict=True)}
 
 
-def train_ppo(job: Job, make_engine: MakeEngine) -> None:
+def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     """Policy, reference, reward model(s) and prompts in; policy and rollouts out."""
     settings = PpoSettings.of(job.config)
+    if settings.minibatch % job.ranks.count:
+        raise SpecError(
+            f"config.minibatch {settings.minibatch} cannot be shared equally by {job.ranks.count} ranks: set it to a multiple, or change job.tasks"
+        )
     tokenizer = load_tokenizer(job.input("policy"))
     prompts, unreadable = usable_prompts(_prompts(job), settings.reward)
-    actor, members, learner = _models(job, settings, make_engine)
+    models = Models.load(job, settings)
+    actor, members = models.actor, models.members
     pad_id = pad_id_of(tokenizer)
     rows = job.settings.positive("micro_batch", settings.minibatch)
     encoded = encode_prompts(tokenizer, prompts)
@@ -182,6 +190,7 @@ def train_ppo(job: Job, make_engine: MakeEngine) -> None:
     check_lengths({prompt_id: ids for prompt_id, (_, ids) in encoded.items()}, settings)
     check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
     before = _answers(job, actor, tokenizer, "before")
+    learner = models.learner(job, settings, make_engine)
     draws = DrawSettings(
         seed=job.seed,
         prompts_per_iteration=settings.prompts_per_iteration,
@@ -194,6 +203,7 @@ def train_ppo(job: Job, make_engine: MakeEngine) -> None:
     with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
         trainer = PpoTrainer(job, learner, collector, source, pad_id)
         outcome = run_steps(job, trainer, settings.iterations)
+    learner.actor.publish()
     if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):
         job.warn(said)
     after = _answers(job, actor, tokenizer, "after")
@@ -221,33 +231,6 @@ def _prompts(job: Job) -> list[Prompt]:
     if not rows:
         raise TrainingError(f"{job.input('prompts')} has no training prompt of use 'rl'")
     return [Prompt.from_json(row.record) for row in rows]
-
-
-def _models(job: Job, settings: PpoSettings, make_engine: MakeEngine) -> tuple[Any, list[Member], Learner]:
-    """The four models, checked before anything else: modes, gradients, vocabularies, weights of their own."""
-    names = member_inputs(job.inputs)
-    actor = load_causal_lm(job.input("policy"), settings.attention).requires_grad_(True)
-    reference = freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)))
-    members = [
-        Member(name, freeze(load_reward_model(job.input(name), settings.attention)), RewardNormaliser.read(job.input(name)))
-        for name in names
-    ]
-    critic = Critic(load_reward_model(job.input("reward_model"), settings.attention), members[0].normaliser)
-    common = EngineSettings.of(job.config)
-    actor_engine: Engine = make_engine(AnswerScorer(actor), common)
-    critic_engine: Engine = make_engine(critic, _critic_settings(common, settings))
-    actor_engine.train()
-    critic_engine.train()
-    check_models(
-        {"actor": actor_engine.module, "critic": critic_engine.module, "reference": reference, **{m.name: m.model for m in members}}
-    )
-    return actor, members, Learner(actor_engine, critic_engine, reference, settings)
-
-
-def _critic_settings(common: EngineSettings, settings: PpoSettings) -> EngineSettings:
-    return EngineSettings(
-        settings.critic_learning_rate, common.weight_decay, common.betas, common.max_grad_norm, common.precision, common.zero_stage
-    )
 
 
 def _probe(job: Job, name: str, prompt: Prompt) -> Sequence[int]:

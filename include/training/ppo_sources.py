@@ -10,8 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,11 +20,12 @@ import torch
 
 from include.domain.errors import IntegrityError
 from include.runtime.job import Job
+from include.runtime.ranks import Ranks
 from include.training import ppo_generator
 from include.training.model_io import parameters_of
 from include.training.ppo_batch import Sampled
-from include.training.ppo_draw import Drawn, DrawSettings, draw
-from include.training.ppo_exchange import Exchange, GeneratorPlan, Portion
+from include.training.ppo_draw import Drawn, DrawSettings, draw_together
+from include.training.ppo_exchange import FOLDER, Exchange, GeneratorPlan, Portion
 from include.training.ppo_settings import LagSettings, PpoSettings
 
 GENERATOR = ppo_generator.__name__
@@ -36,7 +38,9 @@ END_S = 10.0
 class AnswerSource(Protocol):
     """Gives an iteration's answers; is told when the actor has changed."""
 
-    def draw(self, step: int, actor: Any, updates: int) -> Drawn: ...
+    def draw(self, step: int, actor: Any, updates: int) -> Drawn:
+        """All answers of iteration `step`, the same on every rank; every rank calls it."""
+        ...
 
     def published(self, version: int, actor: Any, updates: int) -> None: ...
 
@@ -46,16 +50,20 @@ class AnswerSource(Protocol):
 
 
 class OwnSource:
-    """The trainer draws with the very weights it trains: lag 0."""
+    """The trainer draws with the very weights it trains: lag 0. Each rank draws its part."""
 
-    def __init__(self, encoded: Sequence[Sequence[int]], settings: DrawSettings) -> None:
+    def __init__(self, encoded: Sequence[Sequence[int]], settings: DrawSettings, ranks: Ranks | None = None) -> None:
         self.encoded = encoded
         self.settings = settings
+        self.ranks = ranks or Ranks()
 
     def draw(self, step: int, actor: Any, updates: int) -> Drawn:
         wanted = [item for portion in self.settings.portions(step, len(self.encoded)) for item in portion]
-        answers = draw(actor, self.encoded, wanted, self.settings)
-        return Drawn([row for row, _ in wanted], answers, [step] * len(wanted), [updates] * len(wanted))
+        return Drawn([row for row, _ in wanted], self.again(actor, wanted), [step] * len(wanted), [updates] * len(wanted))
+
+    def again(self, actor: Any, wanted: Sequence[tuple[int, int]]) -> list[Sampled]:
+        """The present actor's answers to `wanted` (row, seed); every rank calls it."""
+        return draw_together(self.ranks, actor, self.encoded, wanted, self.settings)
 
     def published(self, version: int, actor: Any, updates: int) -> None:
         """Nobody else reads it."""
@@ -64,8 +72,30 @@ class OwnSource:
         raise IntegrityError(f"version {version} was never published: the trainer draws its own answers")
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What the first rank takes of the generator for one iteration: portions by number, the answers that were there and are not
+    used, and those past the limit that are kept."""
+
+    portions: Mapping[int, Portion]
+    dropped: int
+    kept_old: int
+
+    def to_json(self) -> dict[str, Any]:
+        portions = {str(number): asdict(portion) for number, portion in self.portions.items()}
+        return {"portions": portions, "dropped": self.dropped, "kept_old": self.kept_old}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Taken":
+        portions = {int(number): Portion.from_json(portion) for number, portion in body["portions"].items()}
+        return cls(portions, int(body["dropped"]), int(body["kept_old"]))
+
+
 class GeneratorSource:
-    """A generator process beside the trainer, which fills in for it where it is late, too old, or dead."""
+    """A generator process beside the trainer, which fills in for it where it is late, too old, or dead.
+
+    On several ranks the first one has the generator and tells the others what came; what is missing they draw together.
+    """
 
     def __init__(self, job: Job, settings: PpoSettings, lag: LagSettings, own: OwnSource) -> None:
         self.job = job
@@ -78,32 +108,34 @@ class GeneratorSource:
         self._said = False
 
     def draw(self, step: int, actor: Any, updates: int) -> Drawn:
-        exchange = self.exchange or self._start(step, actor, updates)
         wanted = self.own.settings.portions(step, len(self.own.encoded))
-        came = self._wait(exchange, step, wanted)
-        exchange.close(step)
-        late = exchange.take_away(self._used, step)
-        dropped = kept_old = made_again = 0
+        mine = self._take(step, actor, updates, wanted) if self.job.ranks.main else None
+        taken = Taken.from_json(self.job.ranks.gather(mine and mine.to_json())[0])
+        self.exchange = self.exchange or Exchange(self.job.out / FOLDER)
+        missing = [item for number, part in enumerate(wanted) if number not in taken.portions for item in part]
+        again = iter(self.own.again(actor, missing))
         answers: list[Sampled] = []
         versions: list[int] = []
         steps: list[int] = []
         for number, part in enumerate(wanted):
-            portion = came.get(number)
-            if portion is not None and self._too_old(step, portion, exchange):
-                dropped += len(part)
-                self._used.append((step, number))  # counted here, not once more as late
-                portion = None
-            if portion is None:
-                made_again += len(part)
-                portion = Portion(step, updates, tuple(draw(actor, self.own.encoded, part, self.own.settings)))
-            else:
-                self._used.append((step, number))
-                kept_old += len(part) if step - portion.version > self.lag.limit else 0
+            portion = taken.portions.get(number) or Portion(step, updates, tuple(next(again) for _ in part))
             answers += portion.answers
             versions += [portion.version] * len(part)
             steps += [portion.updates] * len(part)
         rows = [row for part in wanted for row, _ in part]
-        return Drawn(rows, answers, versions, steps, dropped + late, made_again, kept_old)
+        return Drawn(rows, answers, versions, steps, taken.dropped, len(missing), taken.kept_old)
+
+    def _take(self, step: int, actor: Any, updates: int, wanted: Sequence[Sequence[tuple[int, int]]]) -> Taken:
+        """What came in time and is not too old."""
+        exchange = self.exchange or self._start(step, actor, updates)
+        came = self._wait(exchange, step, wanted)
+        exchange.close(step)
+        late = exchange.take_away(self._used, step)
+        old = [number for number, portion in came.items() if self._too_old(step, portion, exchange)]
+        self._used += [(step, number) for number in came]  # the old ones are counted here, not once more as late
+        portions = {number: portion for number, portion in came.items() if number not in old}
+        kept_old = sum(len(wanted[n]) for n, portion in portions.items() if step - portion.version > self.lag.limit)
+        return Taken(portions, sum(len(wanted[number]) for number in old) + late, kept_old)
 
     def _wait(self, exchange: Exchange, step: int, wanted: Sequence[Sequence[Any]]) -> dict[int, Portion]:
         """The portions of iteration `step` that come in time; the wait begins anew with each, and not before the generator is ready."""
@@ -150,7 +182,7 @@ class GeneratorSource:
         return True
 
     def published(self, version: int, actor: Any, updates: int) -> None:
-        if self.exchange is not None and version < self.settings.iterations:
+        if self.exchange is not None and self.job.ranks.main and version < self.settings.iterations:
             self.exchange.publish(version, updates, parameters_of(actor), self.lag.ahead + 1)
 
     def load(self, version: int, model: Any) -> None:
@@ -206,7 +238,7 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def answer_source(job: Job, settings: PpoSettings, encoded: Sequence[Sequence[int]], draws: DrawSettings) -> Iterator[AnswerSource]:
     """The source the recipe names; a generator is ended on leaving, whatever happened."""
-    own = OwnSource(encoded, draws)
+    own = OwnSource(encoded, draws, job.ranks)
     if settings.lag is None:
         yield own
         return

@@ -1,13 +1,20 @@
-"""PPO's learning step: what the models say of a batch before it is learnt from, and the clipped update itself."""
+"""PPO's learning step: what the models say of a batch before it is learnt from, and the clipped update itself.
 
+On several ranks each passes its part of every minibatch through the models. What they say is put together, so that all ranks
+hold the whole batch, and whatever is counted over it (KL, whitening, guards) is one figure, the same on each.
+"""
+
+import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from include.runtime.ranks import Ranks
+from include.training.ppo_actor import DrawingActor
 from include.training.ppo_batch import MicroBatch, Plan
 from include.training.ppo_math import clipped_share, explained_variance, largest_ratio_gap, masked_mean, policy_losses, value_losses
 from include.training.ppo_settings import PpoSettings
@@ -49,30 +56,40 @@ class Figures:
             self.totals[name] += float(value.detach()) * weight
         self.weight += weight
 
-    def means(self) -> dict[str, float]:
-        means = {name: total / self.weight for name, total in self.totals.items()} if self.weight else {}
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """Over the tokens of all ranks; every one of them calls it."""
+        weight, *totals = ranks.total(self.weight, *self.totals.values())
+        means = {name: total / weight for name, total in zip(self.totals, totals, strict=True)} if weight else {}
         norms = {f"{role}_gradient_norm": sum(norms) / len(norms) for role, norms in self.gradient_norms.items() if norms}
         return means | norms
 
 
 class Learner:
-    """Actor and critic in their engines, the frozen reference beside them."""
+    """Actor and critic in their engines, the frozen reference and the actor that draws beside them."""
 
-    def __init__(self, actor: Any, critic: Any, reference: Any, settings: PpoSettings) -> None:
+    def __init__(self, actor: Any, critic: Any, reference: Any, settings: PpoSettings, drawing: DrawingActor) -> None:
         self.actor = actor
+        self.drawing = drawing
         self.critic = critic
         self.reference = reference
         self.settings = settings
 
+    @property
+    def ranks(self) -> Ranks:
+        ranks: Ranks = self.actor.data
+        return ranks
+
     @torch.no_grad()
     def look(self, plan: Plan, shape: tuple[int, int]) -> Looked:
         """Log-probabilities and values of every answer token, in the micro-batches the update will use."""
-        old, reference, value = (torch.zeros(shape) for _ in range(3))
+        seen = torch.zeros(3, *shape)
+        old, reference, value = seen
         for micro in plan:
-            old[micro.cells] = self._log_probs(self.actor, micro)
-            value[micro.cells] = self._values(micro)
+            old[micro.cells] = self._log_probs(self.actor, micro).cpu()
+            value[micro.cells] = self._values(micro).cpu()
             with precision_context(self.settings.precision):
-                reference[micro.cells] = self._log_probs(self.reference, micro)
+                reference[micro.cells] = self._log_probs(self.reference, micro).cpu()
+        self.ranks.filled(seen)
         return Looked(old, reference, value)
 
     @torch.no_grad()
@@ -81,34 +98,35 @@ class Learner:
         found = torch.zeros(shape)
         for micro in plan:
             with precision_context(self.settings.precision):
-                found[micro.cells] = self._log_probs(model, micro)
-        return found
+                found[micro.cells] = self._log_probs(model, micro).cpu()
+        return self.ranks.filled(found)
 
     def update(self, plan: Plan, lesson: Lesson, check_first: Callable[[float], None]) -> dict[str, float]:
-        """`epochs` passes over the plan. `check_first` gets the largest |ratio − 1| of the first minibatch before its step."""
+        """`epochs` passes over the plan. `check_first` gets the largest |ratio − 1| of the first minibatch on any rank, before its step."""
         figures, first = Figures(), True
         for _ in range(self.settings.epochs):
             for minibatch in plan.minibatches:
-                tokens = sum(float(lesson.mask_BT[micro.cells].sum()) for micro in minibatch)
+                tokens = float(lesson.mask_BT[minibatch.rows].sum())
                 if not tokens:
                     continue
-                gap = max([self._micro(micro, lesson, tokens, figures) for micro in minibatch])
+                gaps = [self._micro(micro, lesson, tokens, figures) for micro in minibatch.micros]
                 if first:
-                    check_first(gap)
+                    check_first(self.ranks.most(_largest(gaps))[0])
                     first = False
                 figures.gradient_norms["actor"].append(self.actor.step(self.settings.learning_rate))
                 figures.gradient_norms["critic"].append(self.critic.step(self.settings.critic_learning_rate))
-        return figures.means()
+        self.drawing.changed()
+        return figures.means(self.ranks)
 
     def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures) -> float:
-        """Forward and backward of one micro-batch, weighted by its share of the minibatch's tokens; gives the ratio gap."""
-        settings = self.settings
-        old, mask, advantage = lesson.old_BT[micro.cells], lesson.mask_BT[micro.cells], lesson.advantage_BT[micro.cells]
-        returns, old_value = lesson.return_BT[micro.cells], lesson.value_BT[micro.cells]
+        """Forward and backward of one micro-batch, weighted by its share of the minibatch's tokens on all ranks; gives the ratio gap."""
+        settings, device = self.settings, self.actor.device
+        told = (lesson.old_BT, lesson.mask_BT, lesson.advantage_BT, lesson.return_BT, lesson.value_BT)
+        old, mask, advantage, returns, old_value = (value_BT[micro.cells].to(device) for value_BT in told)
         new = self._log_probs(self.actor, micro)
         losses = policy_losses(new, old, advantage, settings.clip)
         if lesson.weight_BT is not None:
-            losses = losses * lesson.weight_BT[micro.cells]
+            losses = losses * lesson.weight_BT[micro.cells].to(device)
         policy_loss = masked_mean(losses, mask)
         share = float(mask.sum()) / tokens
         self.actor.backward(policy_loss * share)
@@ -129,10 +147,17 @@ class Learner:
 
     def _log_probs(self, model: Any, micro: MicroBatch) -> Tensor:
         temperature = self.settings.temperature
-        return model(micro.input_ids, micro.attention_mask, micro.rows, micro.columns, micro.targets, temperature=temperature)
+        given = (micro.input_ids, micro.attention_mask, micro.rows, micro.columns, micro.targets)
+        return model(*(value.to(self.actor.device) for value in given), temperature=temperature)
 
     def _values(self, micro: MicroBatch) -> Tensor:
-        return self.critic(micro.input_ids, micro.attention_mask, micro.rows, micro.columns)
+        given = (micro.input_ids, micro.attention_mask, micro.rows, micro.columns)
+        return self.critic(*(value.to(self.critic.device) for value in given))
+
+
+def _largest(gaps: Sequence[float]) -> float:
+    """Infinite where one is no number, which a maximum might not show."""
+    return max(gaps) if all(math.isfinite(gap) for gap in gaps) else math.inf
 
 
 def critic_quality(lesson: Lesson) -> float:

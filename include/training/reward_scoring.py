@@ -3,11 +3,12 @@ verifier and the length penalty on top. Every part is recorded. A missing part m
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from include.domain.errors import AlignmentError
 from include.domain.records import Prompt
+from include.runtime.ranks import Ranks
 from include.runtime.reward_model import score_sequences
 from include.runtime.reward_stats import RewardNormaliser, ensemble_score
 from include.training.ppo_settings import RewardMix
@@ -64,13 +65,21 @@ class RewardScorer:
         self._pad_id = pad_id
         self._rows = rows
 
-    def score(self, answers: Sequence[Answer]) -> list[Scored]:
-        """Each answer's score, by the statistics known before this batch; then the batch joins them."""
-        raw = [score_sequences(member.model, [a.sequence for a in answers], self._pad_id, self._rows) for member in self.members]
-        scored = [self._one(answer, [member_raw[i] for member_raw in raw]) for i, answer in enumerate(answers)]
-        for member, member_raw in zip(self.members, raw, strict=True):
-            member.normaliser = member.normaliser.seen(member_raw)
-        return scored
+    def score(self, answers: Sequence[Answer], ranks: Ranks | None = None) -> list[Scored]:
+        """Each answer's score, by the statistics known before this batch; then the batch joins them.
+
+        On several ranks each scores a part; all then know all scores, and merge the whole batch into the statistics at once,
+        so that these are the very same numbers on every rank, whatever the number of ranks.
+        """
+        ranks = ranks or Ranks()
+        own = ranks.deal(answers)
+        raw = [score_sequences(member.model, [a.sequence for a in own], self._pad_id, self._rows) for member in self.members]
+        rows = [[member_raw[i] for member_raw in raw] for i in range(len(own))]
+        scored = [self._one(answer, of_answer) for answer, of_answer in zip(own, rows, strict=True)]
+        together = ranks.collect([(of_answer, astuple(one)) for of_answer, one in zip(rows, scored, strict=True)])
+        for at, member in enumerate(self.members):
+            member.normaliser = member.normaliser.seen([of_answer[at] for of_answer, _ in together])
+        return [Scored(*one) for _, one in together]
 
     def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
         model = ensemble_score(raw, [member.normaliser for member in self.members], self._mix.combine, self._mix.clip)

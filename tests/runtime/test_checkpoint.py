@@ -14,9 +14,13 @@ from include.runtime.errors import CheckpointError
 KEY = digest("stage-key", {"of": "these tests"})
 
 
-def _store(attempts: Path, own: str = "1-10.0", keep_last: int = 100, key: str = KEY) -> CheckpointStore:
+def _store(attempts: Path, own: str = "1-10.0", keep_last: int = 100, key: str = KEY, **retention: int) -> CheckpointStore:
     (attempts / own).mkdir(parents=True, exist_ok=True)
-    return CheckpointStore(attempts, own, key, Retention(keep_last))
+    return CheckpointStore(attempts, own, key, Retention(keep_last, **retention))
+
+
+def _left(store: CheckpointStore) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in store.folder.iterdir())
 
 
 def _save(store: CheckpointStore, *steps: int, keep: bool = False) -> None:
@@ -136,6 +140,42 @@ def test_only_the_latest_few_and_the_protected_ones_stay(tmp_path: Path) -> None
     _save(store, 2, keep=True)
     _save(store, 3, 4, 10)
     assert sorted(path.name for path in store.folder.iterdir()) == ["step-10", "step-2", "step-4"]
+
+
+def test_milestones_stay_beside_the_latest(tmp_path: Path) -> None:
+    store = _store(tmp_path, keep_last=2, keep_every_steps=4)
+    _save(store, *range(1, 11))
+    assert _left(store) == [4, 8, 9, 10]
+
+
+def test_of_the_best_ones_the_newest_few_stay(tmp_path: Path) -> None:
+    store = _store(tmp_path, keep_last=1, keep_best=2)
+    for step in range(1, 9):
+        _save(store, step, keep=step in (1, 3, 5))
+    assert _left(store) == [3, 5, 8]
+
+
+def test_without_a_limit_all_of_the_best_ones_stay(tmp_path: Path) -> None:
+    store = _store(tmp_path, keep_last=1)
+    for step in range(1, 9):
+        _save(store, step, keep=step in (1, 3, 5))
+    assert _left(store) == [1, 3, 5, 8]
+
+
+def test_a_checkpoint_of_another_identity_is_refused_with_each_difference(tmp_path: Path) -> None:
+    identity = {"stage": "sft", "seed": 5, "config": {"learning_rate": 0.1, "betas": (0.9, 0.95), "schedule": "linear"}}
+    (tmp_path / "1-10.0").mkdir()
+    _save(CheckpointStore(tmp_path, "1-10.0", KEY, identity=identity), 2)
+    ours = {**identity, "seed": 6, "config": {"learning_rate": 0.2, "betas": [0.9, 0.95], "lora": None}}
+    (tmp_path / "2-11.0").mkdir()
+    store = CheckpointStore(tmp_path, "2-11.0", digest("stage-key", {"of": "another run"}), identity=ours)
+    with pytest.raises(CheckpointError) as refused:
+        store.find()
+    said = str(refused.value)
+    for words in ("learning_rate is 0.1 there, 0.2 here", "seed is 5 there, 6 here", "config.schedule is 'linear' there, None here"):
+        assert words in said
+    assert "betas" not in said
+    assert "stage is" not in said
 
 
 def test_what_an_earlier_attempt_wrote_is_never_removed(tmp_path: Path) -> None:

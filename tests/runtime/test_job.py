@@ -3,100 +3,22 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
-from include.domain.canonical import digest
 from include.domain.errors import SpecError
-from include.domain.manifest import MANIFEST, build_manifest
+from include.domain.manifest import MANIFEST
 from include.domain.outcomes import StopReason
-from include.domain.spec import InputPlace, Placement, Report, RunSpec
-from include.runtime.checkpoint import Snapshot
+from include.domain.spec import RunSpec
 from include.runtime.errors import GuardTripped
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
-
-SOME = digest("test", {"some": "thing"})
-Body = Callable[[Job], None]
-
-
-def _base(folder: Path) -> InputPlace:
-    folder.mkdir(parents=True)
-    (folder / "tokenizer.json").write_text("{}")
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    manifest = build_manifest("base", folder)
-    (folder / MANIFEST).write_text(json.dumps(manifest.to_json()))
-    return InputPlace(str(folder), manifest.digest, manifest.digest)
-
-
-class Bench:
-    """One run of the stage sft in a folder, with any body."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.base = _base(root / "base")
-        folder = Path(self.base.path)
-        self.spec = RunSpec(
-            stage="sft",
-            program="include.training.sft",
-            inputs={"base": self.base.digest},
-            code_revision=SOME,
-            config={"steps": 3},
-            environment=SOME,
-            seed=11,
-            tokenizer=tokenizer_digest(folder),
-            chat_template=chat_template_digest(folder),
-        )
-
-    def arguments(self, name: str = "1-5.0", spec: RunSpec | None = None, key: str | None = None, **settings: Any) -> list[str]:
-        spec = spec or self.spec
-        out = self.root / "run" / "attempts" / name
-        out.mkdir(parents=True)
-        (self.root / "run" / "spec.json").write_text(json.dumps(spec.to_json()))
-        placement = Placement(key or spec.key, 1, str(self.root / "run"), {"base": self.base}, settings, {})
-        (out / "placement.json").write_text(json.dumps(placement.to_json()))
-        return ["--spec", str(self.root / "run" / "spec.json"), "--placement", str(out / "placement.json"), "--out", str(out)]
-
-    def run(self, body: Body, name: str = "1-5.0", **settings: Any) -> tuple[int, Report]:
-        code = run_program("sft", body, self.arguments(name, **settings))
-        return code, self.report(name)
-
-    def report(self, name: str = "1-5.0") -> Report:
-        return Report.from_json(json.loads((self.root / "run" / "attempts" / name / "report.json").read_text()))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Any:
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
-    yield Bench(tmp_path)
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
-
-
-def _work(job: Job, until: int = 3, asked: int = 3) -> None:
-    job.expect(asked)
-    checkpoint = job.resume()
-    for step in range(checkpoint.step if checkpoint else 0, until):
-        job.record(step + 1, {"loss": 1.0 / (step + 1)}, tokens=10)
-        if job.save_due(step + 1):
-            job.save(step + 1, Snapshot({"model": {"w": torch.tensor([float(step)])}}))
-        job.check_stop()
-
-
-def _whole(job: Job) -> None:
-    _work(job)
-    with job.output("policy", "model") as folder:
-        (folder / "config.json").write_text("{}")
-    job.complete({"loss": 0.5}, {"note": "x"})
+from tests.runtime.bench import SOME, Bench, whole, work
 
 
 def test_a_complete_run_reports_its_steps_metrics_and_outputs(bench: Bench) -> None:
-    code, report = bench.run(_whole)
+    code, report = bench.run(whole)
     assert code == 0
     assert (report.outcome, report.stop_reason, report.key, report.attempt) == ("complete", "last_step", bench.spec.key, "1-5.0")
     assert (report.first_step, report.last_step, report.asked_steps) == (0, 3, 3)
@@ -112,7 +34,7 @@ def test_a_complete_run_reports_its_steps_metrics_and_outputs(bench: Bench) -> N
 
 
 def test_metrics_are_one_object_a_step_and_progress_says_how_far_it_is(bench: Bench) -> None:
-    bench.run(_whole, save_every_steps=2)
+    bench.run(whole, save_every_steps=2)
     folder = bench.root / "run" / "attempts" / "1-5.0"
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [(line["step"], line["tokens"], line["loss"]) for line in lines] == [(1, 10, 1.0), (2, 20, 0.5), (3, 30, 1 / 3)]
@@ -135,13 +57,13 @@ def test_a_figure_that_is_not_finite_is_null_in_the_metrics(bench: Bench) -> Non
 
 def test_the_next_attempt_goes_on_from_the_checkpoint_and_says_so(bench: Bench) -> None:
     def dies(job: Job) -> None:
-        _work(job, until=2)
+        work(job, until=2)
         raise RuntimeError("power cut")
 
     code, report = bench.run(dies, save_every_steps=1)
     assert (code, report.outcome, report.last_step) == (1, "failed", 2)
     assert report.message == "RuntimeError: power cut"
-    code, report = bench.run(_whole, "2-6.0")
+    code, report = bench.run(whole, "2-6.0")
     assert (code, report.first_step, report.last_step) == (0, 2, 3)
     assert report.resumed_from == {"attempt": "1-5.0", "step": 2, "set_aside": []}
 
@@ -154,7 +76,7 @@ def test_a_run_that_advanced_nothing_fails(bench: Bench) -> None:
 
 def test_a_run_that_did_less_than_it_was_asked_for_fails(bench: Bench) -> None:
     def body(job: Job) -> None:
-        _work(job, until=2)
+        work(job, until=2)
         job.complete({})
 
     code, report = bench.run(body)
@@ -164,7 +86,7 @@ def test_a_run_that_did_less_than_it_was_asked_for_fails(bench: Bench) -> None:
 
 def test_an_early_stop_may_end_sooner_and_says_so(bench: Bench) -> None:
     def body(job: Job) -> None:
-        _work(job, until=2)
+        work(job, until=2)
         job.complete({}, stop_reason=StopReason.EARLY_STOP)
 
     code, report = bench.run(body)
@@ -172,7 +94,7 @@ def test_an_early_stop_may_end_sooner_and_says_so(bench: Bench) -> None:
 
 
 def test_a_program_that_forgets_to_complete_fails(bench: Bench) -> None:
-    code, report = bench.run(_work)
+    code, report = bench.run(work)
     assert code == 1
     assert "without calling complete()" in report.message
 
@@ -181,7 +103,7 @@ def test_a_program_that_forgets_to_complete_fails(bench: Bench) -> None:
 def test_a_signal_saves_and_ends_as_interrupted_with_75(bench: Bench, number: signal.Signals) -> None:
     def body(job: Job) -> None:
         os.kill(os.getpid(), number)
-        _whole(job)
+        whole(job)
 
     code, report = bench.run(body, save_every_steps=100)
     assert (code, report.outcome, report.stop_reason, report.last_step) == (75, "interrupted", "signal", 1)
@@ -192,14 +114,14 @@ def test_a_signal_saves_and_ends_as_interrupted_with_75(bench: Bench, number: si
 @pytest.mark.parametrize(("other", "code"), [("1-5.1", 76), ("2-3.0", 76), ("1-9.7", 0), ("0-900.3", 0)])
 def test_only_a_newer_attempt_supersedes(bench: Bench, other: str, code: int) -> None:
     (bench.root / "run" / "attempts" / other).mkdir(parents=True)
-    found, report = bench.run(_whole)
+    found, report = bench.run(whole)
     assert found == code
     assert report.stop_reason == ("superseded" if code else "last_step")
 
 
 def test_a_guard_is_named_in_the_report(bench: Bench) -> None:
     def body(job: Job) -> None:
-        _work(job, until=1)
+        work(job, until=1)
         raise GuardTripped("kl_exploding", "KL is 900, the limit is 50")
 
     code, report = bench.run(body)
@@ -221,16 +143,16 @@ def test_another_tokenizer_or_template_than_the_runs_is_refused(bench: Bench) ->
         fields = {**{name: getattr(bench.spec, name) for name in bench.spec.__dataclass_fields__}, field: SOME}
         spec = RunSpec(**fields)
         name = f"{len(field)}-1.0"
-        code = run_program("sft", _whole, bench.arguments(name, spec))
+        code = run_program("sft", whole, bench.arguments(name, spec))
         assert code == 1
         assert f"the run is for {SOME}" in bench.report(name).message
 
 
 def test_a_specification_of_another_stage_or_key_is_refused(bench: Bench) -> None:
     with pytest.raises(SpecError, match="this program runs dpo"):
-        run_program("dpo", _whole, bench.arguments())
+        run_program("dpo", whole, bench.arguments())
     with pytest.raises(SpecError, match="of key"):
-        run_program("sft", _whole, bench.arguments("2-5.0", key=SOME))
+        run_program("sft", whole, bench.arguments("2-5.0", key=SOME))
 
 
 def test_an_input_that_the_run_does_not_have_is_named(bench: Bench) -> None:
@@ -241,7 +163,7 @@ def test_an_input_that_the_run_does_not_have_is_named(bench: Bench) -> None:
 
 def test_an_output_is_written_once(bench: Bench) -> None:
     def body(job: Job) -> None:
-        _work(job)
+        work(job)
         for _ in range(2):
             with job.output("policy", "model") as folder:
                 (folder / "config.json").write_text("{}")
@@ -254,6 +176,6 @@ def test_an_output_is_written_once(bench: Bench) -> None:
 def test_warnings_are_in_the_report(bench: Bench) -> None:
     def body(job: Job) -> None:
         job.warn("5 rows were cut")
-        _whole(job)
+        whole(job)
 
     assert bench.run(body)[1].summary["warnings"] == ["5 rows were cut"]

@@ -18,6 +18,7 @@ from include.runtime.job import Job
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, dpo, ppo, reward_model, sft
 from include.training.engine_deepspeed import engines
+from include.training.rollouts import read_rollouts
 from include.transforms.datasets_io import SidedRow
 from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
 
@@ -226,6 +227,15 @@ def signalled(store: Store, spec: RunSpec, step: int, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patch:
         patch.setattr(Job, "record", warned)
         return run_here(store, spec, n, **settings)
+
+
+def rollouts_of(started: Started) -> list[dict[str, Any]]:
+    """All rollouts without the clock and without the names of run and attempt, which are another's in another run."""
+    rows = [rollout.to_json() for rollout in read_rollouts(started.output("rollouts"))]
+    for row in rows:
+        row["actor_checkpoint"] = {k: v for k, v in row["actor_checkpoint"].items() if k not in ("attempt", "run_key")}
+        del row["created_at"], row["rollout_id"]
+    return rows
 
 
 def curve(*attempts: Started) -> list[dict[str, Any]]:

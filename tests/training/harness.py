@@ -225,15 +225,25 @@ class Forked:
 
 
 def wait_for_all(started: list[Forked], timeout_s: float) -> list[int]:
-    """Their exit codes. When one has failed, the others have a few seconds to say so, as under srun --kill-on-bad-exit."""
-    end = time.monotonic() + timeout_s
+    """Their exit codes. When one has failed, the others have a few seconds to say so, as under srun --kill-on-bad-exit.
+
+    Raises:
+        AssertionError: they did not end in time; what has hung tells nothing.
+    """
+    end, failed, late = time.monotonic() + timeout_s, False, False
     while any(rank.poll() is None for rank in started):
-        if any(rank.poll() for rank in started):
-            end = min(end, time.monotonic() + 5)
+        if not failed and any(rank.poll() for rank in started):
+            failed, end = True, min(end, time.monotonic() + 5)
         if time.monotonic() > end:
+            late = not failed
             for rank in started:
                 rank.kill()
+            end = time.monotonic() + 5
+            failed = True
         time.sleep(0.02)
+    if late:
+        said = "\n".join(rank.stderr.read_text()[-2000:] for rank in started)
+        raise AssertionError(f"{len(started)} ranks did not end in {timeout_s} s: {said}")
     return [rank.returncode for rank in started]
 
 

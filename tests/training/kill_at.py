@@ -1,10 +1,10 @@
-"""Runs a stage program and kills it (SIGKILL, nothing can be tidied up) at a named moment.
+"""Runs a stage program and kills it (SIGKILL, nothing can be tidied up) at a named moment, which it leaves in the file `died`.
 
     python kill_at.py MODULE MOMENT NUMBER …the program's own arguments
 
 Moments: ``update`` (after the NUMBER-th update, before it is recorded), ``recorded`` (before anything is saved),
 ``half-saved`` (after the first file), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
-NUMBER-th save; ``export`` (before an output's manifest).
+NUMBER-th save; ``generating`` (in the middle of the NUMBER-th batch of answers); ``export`` (before an output's manifest).
 """
 
 import os
@@ -12,10 +12,13 @@ import runpy
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from include.runtime import checkpoint, progress
+from include.runtime import checkpoint, generation, progress
 from include.runtime.outputs import Outputs
+
+DIED = "died"
 
 
 def die_at(owner: Any, name: str, number: int, *, after: bool = False) -> None:
@@ -30,10 +33,26 @@ def die_at(owner: Any, name: str, number: int, *, after: bool = False) -> None:
             return original(*args, **kwargs)
         if after:
             original(*args, **kwargs)
+        Path(sys.argv[-1], DIED).touch()
         os.kill(os.getpid(), signal.SIGKILL)
         return None
 
     setattr(owner, name, counted)
+
+
+def die_generating(number: int) -> None:
+    """Kills this process at the fifth token of the NUMBER-th batch of answers."""
+    begin: Callable[..., Any] = generation._prefill
+    batches = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal batches
+        batches += 1
+        if batches == number:
+            die_at(generation, "choose", 5)
+        return begin(*args, **kwargs)
+
+    generation._prefill = counted
 
 
 class RenamesOnly:
@@ -54,8 +73,11 @@ def main() -> None:
         "after-rename": (checkpoint.os, "rename", True),
         "export": (Outputs, "close", False),
     }
-    owner, name, after = moments[moment]
-    die_at(owner, name, number, after=after)
+    if moment == "generating":
+        die_generating(number)
+    else:
+        owner, name, after = moments[moment]
+        die_at(owner, name, number, after=after)
     sys.argv = [module, *sys.argv[4:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -14,19 +14,42 @@ from pathlib import Path
 from typing import Any
 
 from include.domain.spec import RunSpec
-from tests.training.harness import SFT, Started, Store, demonstrations, tiny_base
+from tests.training.harness import SFT, Started, Store, demonstrations, prompts, tiny_base
 
 KILL = str(Path(__file__).with_name("kill_at.py"))
-MOMENTS = {"update": (5, -1), "half-saved": (1, 0), "before-rename": (2, 0), "after-rename": (1, 0), "export": (1, 0)}
+MOMENTS = {
+    "update": (5, -1),
+    "generating": (5, -1),
+    "half-saved": (1, 0),
+    "before-rename": (2, 0),
+    "after-rename": (1, 0),
+    "export": (1, 0),
+}
 """Moment of `kill_at` → (at which time, on which rank; -1: the last one)."""
+DRAWING = ("ppo", "generate")
+"""Programs that write answers, and so may die in the middle of one."""
 INPUTS = {
     "sft": {"base": "base", "demonstrations": "demonstrations"},
     "reward_model": {"base": "policy", "preferences": "preferences"},
     "dpo": {"policy": "policy", "reference": "policy", "preferences": "preferences"},
+    "ppo": {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "prompts": "prompts"},
+    "generate": {"policy": "policy", "prompts": "asked"},
+}
+GENERATE = {
+    "sampling": {"temperature": 1.0, "top_p": 0.95, "top_k": None, "max_new_tokens": 12},
+    "candidates_per_prompt": 2,
+    "prompt_limit": 8,
+    "side": "train",
+    "use": "preference",
+    "dtype": "float32",
+    "safety_filter_version": "none@1",
+    "portion_prompts": 1,
 }
 MEGATRON = ((1, 0, "megatron", 1), (2, 0, "megatron", 1), (2, 0, "megatron", 2))
 STEPS = 8
 EVERY = 3
+DIED = "died"
+"""What `kill_at` leaves in the attempt's folder."""
 _COST = ("time", "tokens")
 
 
@@ -40,8 +63,16 @@ class Cell:
     engine: str = "deepspeed"
     tensor_parallel: int = 1
 
+    @property
+    def moments(self) -> tuple[str, ...]:
+        return tuple(moment for moment in MOMENTS if moment != "generating" or self.program in DRAWING)
+
     def spec(self, store: Store, config: dict[str, Any], salt: str) -> RunSpec:
-        changed = {**config, "steps": STEPS, "zero_stage": self.zero_stage, "engine": self.engine}
+        """Of STEPS steps."""
+        changed = dict(config)
+        if self.program != "generate":
+            steps = "iterations" if self.program == "ppo" else "steps"
+            changed |= {steps: STEPS, "zero_stage": self.zero_stage, "engine": self.engine}
         spec = store.spec(self.program, INPUTS[self.program], changed, salt=salt)
         return spec if self.engine == "deepspeed" else replace(spec, program=f"{spec.program}_{self.engine}")
 
@@ -71,8 +102,18 @@ def figures(started: Started, after: int = 0) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in _COST} for line in lines if line["step"] > after]
 
 
-def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[str, ...] = tuple(MOMENTS)) -> Iterator[Outcome]:
-    """Each moment of one cell against a run in one go.
+def results(cell: Cell, started: Started) -> Any:
+    """What came out: the digests of all outputs; of rollouts, which name their attempt, all else that is in them."""
+    outputs = dict(started.report.outputs)
+    if cell.program == "ppo":
+        from tests.training.align_store import rollouts_of
+
+        outputs["rollouts"] = rollouts_of(started)  # type: ignore[assignment]
+    return outputs
+
+
+def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[str, ...] = ()) -> Iterator[Outcome]:
+    """Each moment of one cell (all that it can have, unless told) against a run in one go.
 
     Raises:
         AssertionError: a run that should have died did not, or one that should have ended well did not.
@@ -80,14 +121,15 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
     name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.tensor_parallel}"
     whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
     assert whole.code == 0, whole.stderr
-    for moment in moments:
+    for moment in moments or cell.moments:
         spec = cell.spec(store, config, f"{name} {moment}")
         first = cell.run(store, spec, 1, moment)
         assert first.code != 0, f"{name}: nothing died at {moment}"
+        assert (first.folder / DIED).exists(), f"{name}: it did not die at {moment}: {first.stderr}"
         second = cell.run(store, spec, 2)
         assert second.code == 0, second.stderr
         at = second.report.first_step
-        same = figures(second) == figures(whole, at) and second.report.outputs == whole.report.outputs
+        same = figures(second) == figures(whole, at) and results(cell, second) == results(cell, whole)
         yield Outcome(moment, at, same)
 
 
@@ -100,11 +142,31 @@ def main() -> int:
     demonstrations(store)
     store.artifact("policy", Path(store.places["base"].path))
     align_store.preferences(store, "preferences")
-    configs = {"sft": {**SFT, "eval_rows": 0}, "reward_model": align_store.REWARD, "dpo": align_store.DPO}
+    align_store.rl_prompts(store)
+    prompts(store, "asked")
+    rewarded = store.run(align_store.reward_spec(store, steps=2, eval_pairs=4))
+    assert rewarded.code == 0, rewarded.stderr
+    store.artifact("reward_model", rewarded.output("reward_model"))
+    ppo = {
+        **align_store.PPO,
+        "prompts_per_iteration": 8,
+        "minibatch": 4,
+        "epochs": 1,
+        "max_new_tokens": 12,
+        "reward": {"model_weight": 1.0},
+    }
+    configs: dict[str, dict[str, Any]] = {
+        "sft": {**SFT, "eval_rows": 0},
+        "reward_model": align_store.REWARD,
+        "dpo": align_store.DPO,
+        "ppo": ppo,
+    }
     bad = 0
     print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'killed at':15}{'resumed at step':17}exact")
     cells = [Cell(*place) for place in product(configs, (1, 2), (0, 1, 2, 3))]
-    cells += [Cell(program, *place) for program in configs for place in MEGATRON]
+    cells += [Cell(program, *place) for program in configs if program != "ppo" for place in MEGATRON]
+    cells.append(Cell("generate", 1))
+    configs["generate"] = GENERATE
     for cell in cells:
         start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}"
         for seen in outcomes(store, cell, configs[cell.program]):

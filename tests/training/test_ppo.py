@@ -17,7 +17,18 @@ from include.runtime.chat import prompt_ids  # noqa: E402
 from include.training import ppo_collect, reward_scoring  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
 from include.training.rollouts import read_rollouts  # noqa: E402
-from tests.training.align_store import PPO, curve, killed, ppo_spec, reward_spec, rewarded_store, run_here, shared_root, signalled  # noqa: E402
+from tests.training.align_store import (  # noqa: E402
+    PPO,
+    curve,
+    killed,
+    ppo_spec,
+    reward_spec,
+    rewarded_store,
+    rollouts_of,
+    run_here,
+    shared_root,
+    signalled,
+)
 from tests.training.harness import Started, Store, question, sums  # noqa: E402
 
 
@@ -96,14 +107,6 @@ def test_the_asked_form_is_written_more_often_and_the_policy_changed(store: Stor
     assert before.read_bytes() != after.read_bytes()
 
 
-def _rollouts(started: Started) -> list[dict[str, Any]]:
-    rows = [rollout.to_json() for rollout in read_rollouts(started.output("rollouts"))]
-    for row in rows:
-        row["actor_checkpoint"] = {k: v for k, v in row["actor_checkpoint"].items() if k not in ("attempt", "run_key")}
-        del row["created_at"], row["rollout_id"]
-    return rows
-
-
 def test_killed_between_iterations_it_goes_on_to_the_same_bits(store: Store, done: Started) -> None:
     spec = ppo_spec(store, salt="killed")
     first = killed(store, spec, "recorded", 4, save_every_steps=2)
@@ -112,7 +115,7 @@ def test_killed_between_iterations_it_goes_on_to_the_same_bits(store: Store, don
     assert (second.report.first_step, second.report.last_step) == (2, 4)
     assert curve(first, second) == curve(done)
     assert second.report.outputs["policy"] == done.report.outputs["policy"]
-    assert _rollouts(second) == _rollouts(done)
+    assert rollouts_of(second) == rollouts_of(done)
     shards = json.loads((second.output("rollouts") / "rollouts.json").read_text())["iterations"]
     assert [shard["attempt"] for shard in shards] == [first.folder.name] * 2 + [second.folder.name] * 2
 

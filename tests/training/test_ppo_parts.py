@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from include.domain.errors import IntegrityError, SpecError  # noqa: E402
 from include.domain.records import Message, Prompt, Reference, Rollout, prompt_id_of  # noqa: E402
+from include.runtime.ranks import Ranks  # noqa: E402
 from include.runtime.reward_stats import RewardNormaliser, RunningStats  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
 from include.training import reward_scoring  # noqa: E402
@@ -40,11 +41,23 @@ def test_each_answer_token_is_predicted_from_the_position_before_it() -> None:
 
 def test_a_plan_holds_every_answer_token_once_and_groups_by_length() -> None:
     answers = [Sampled((1,) * n, (2,), (0.0,), "eos") for n in (9, 1, 5, 3, 8, 2)]
-    plan = Plan.of(answers, minibatch=3, micro=2, pad_id=0, seed=4)
+    plan = Plan.of(answers, (3, 2), pad_id=0, seed=4)
     assert sorted(int(row) for micro in plan for row in micro.cells[0]) == [0, 1, 2, 3, 4, 5]
     for minibatch in plan.minibatches:
-        widths = [micro.input_ids.shape[1] for micro in minibatch]
+        widths = [micro.input_ids.shape[1] for micro in minibatch.micros]
         assert widths == sorted(widths)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_share_every_minibatch_of_one_and_the_same_plan(count: int) -> None:
+    answers = [Sampled((1,) * n, (2,), (0.0,), "eos") for n in (9, 1, 5, 3, 8, 2, 7, 4, 6, 10, 12, 11)]
+    whole = Plan.of(answers, (6, 2), pad_id=0, seed=4)
+    shares = [Plan.of(answers, (6, 2), pad_id=0, seed=4, ranks=Ranks(rank, count)) for rank in range(count)]
+    for at, minibatch in enumerate(whole.minibatches):
+        own = [[int(row) for micro in share.minibatches[at].micros for row in micro.cells[0]] for share in shares]
+        assert [len(rows) for rows in own] == [6 // count] * count
+        assert sorted(row for rows in own for row in rows) == sorted(minibatch.rows.tolist())
+        assert all(torch.equal(share.minibatches[at].rows, minibatch.rows) for share in shares)
 
 
 def test_an_answer_without_a_reward_is_masked_whole() -> None:

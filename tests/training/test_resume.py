@@ -12,20 +12,11 @@ import pytest
 from include.domain.layout import RunDir
 from include.domain.spec import RunSpec
 from tests.training.harness import SFT, TINY, Started, Store, corpus
+from tests.training.resume_matrix import GENERATE as ONE_BY_ONE
 
 KILL = str(Path(__file__).with_name("kill_at.py"))
 QUICK = {**SFT, "eval_rows": 0}
-SAMPLED = {"temperature": 1.0, "top_p": 0.95, "top_k": None, "max_new_tokens": 12}
-GENERATE = {
-    "sampling": SAMPLED,
-    "candidates_per_prompt": 2,
-    "prompt_limit": 9,
-    "side": "train",
-    "use": "preference",
-    "dtype": "float32",
-    "safety_filter_version": "none@1",
-    "portion_prompts": 2,
-}
+GENERATE = {**ONE_BY_ONE, "prompt_limit": 9, "portion_prompts": 2}
 _COST = ("time", "tokens")
 
 
@@ -87,12 +78,13 @@ def test_a_save_that_was_cut_off_is_named_and_left_where_it_is(store: Store) -> 
     assert (first.folder / "checkpoints" / "step-6.tmp" / "manifest.json").exists()
 
 
-def test_candidates_after_a_kill_are_those_of_a_run_in_one_go(store: Store) -> None:
+@pytest.mark.parametrize("moment", ["before-rename", "generating"])
+def test_candidates_after_a_kill_are_those_of_a_run_in_one_go(store: Store, moment: str) -> None:
     store.artifact("policy", Path(store.places["base"].path))
     inputs = {"policy": "policy", "prompts": "prompts"}
-    whole = store.run(store.spec("generate", inputs, GENERATE, salt="in one go"))
-    spec = store.spec("generate", inputs, GENERATE, salt="killed")
-    wrapper = [KILL, spec.program, "before-rename", "2"]
+    whole = store.run(store.spec("generate", inputs, GENERATE, salt=f"in one go, {moment}"))
+    spec = store.spec("generate", inputs, GENERATE, salt=f"killed {moment}")
+    wrapper = [KILL, spec.program, moment, "2"]
     assert store.run(spec, 1, wrapper, save_every_steps=1).code == -signal.SIGKILL
     second = store.run(spec, 2, save_every_steps=1, generation_batch=3)
     assert second.code == 0, second.stderr
