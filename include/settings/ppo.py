@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, identity, placement
 from include.settings.stage import Precision, StageSettings
@@ -80,7 +80,7 @@ class PpoSettings(StageSettings):
     max_length: int = identity(256, ge=8)
     precision: Precision = identity("fp32")
     engine: Literal["deepspeed"] = identity("deepspeed")
-    zero_stage: Literal[0] = identity(0)
+    zero_stage: Literal[0, 1, 2, 3] = identity(0)
     optimizer: Literal["torch_adamw"] = identity("torch_adamw")
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     ratio_tolerance: float = identity(1e-4, gt=0)
@@ -92,3 +92,9 @@ class PpoSettings(StageSettings):
     """So many validation prompts are answered before and after; 0: none."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
+
+    @model_validator(mode="after")
+    def _shared_equally(self) -> "PpoSettings":
+        if self.minibatch % (self.job.tasks or 1):
+            raise ValueError(f"minibatch {self.minibatch} is no multiple of job.tasks {self.job.tasks}: ranks learn from equal parts of it")
+        return self

@@ -15,7 +15,7 @@ class JobSettings(Settings):
     partition: str | None = None
     time_limit_minutes: int = 60
     tasks: int | None = Field(None, ge=1)
-    """Processes that share the work, each with `cpus` CPUs; SFT, reward model and DPO take more than one."""
+    """Processes that share the work, each with `cpus` CPUs; SFT, reward model, DPO and PPO take more than one."""
     cpus: int | None = None
     memory_gb: float | None = None
     gpus: int | None = None

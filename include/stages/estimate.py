@@ -15,8 +15,8 @@ from include.settings.recipes import Recipe
 from include.settings.training import DpoSettings, OptimiserSettings, SftSettings, TinyModel
 
 FORWARD, TRAIN, TRAIN_ADAPTER = 2.0, 6.0, 4.0
-WEIGHT_BYTES, STATE_BYTES = 4, 16
-"""float32 weights; with gradient and the two moments of Adam."""
+WEIGHT_BYTES = 4
+"""float32 weights."""
 CHECKPOINT_BYTES = 12
 """Weights and moments."""
 ADAPTER_SHARE = 0.01
@@ -104,10 +104,16 @@ def _trained(settings: OptimiserSettings, n: float, hardware: Hardware) -> tuple
     """(arithmetic of a token, bytes a device of the trained model, bytes of a checkpoint)."""
     adapters = isinstance(settings, (SftSettings, DpoSettings)) and settings.lora is not None
     share = ADAPTER_SHARE if adapters else 1.0
-    weights = n * WEIGHT_BYTES / (hardware.devices if settings.zero_stage >= 3 else 1)
-    gradients = n * share * 4 / (hardware.devices if settings.zero_stage >= 2 else 1)
-    moments = n * share * 8 / (hardware.devices if settings.zero_stage >= 1 else 1)
-    return (TRAIN_ADAPTER if adapters else TRAIN) * n, weights + gradients + moments, n * share * CHECKPOINT_BYTES
+    memory = _state_bytes(n, settings.zero_stage, hardware, share)
+    return (TRAIN_ADAPTER if adapters else TRAIN) * n, memory, n * share * CHECKPOINT_BYTES
+
+
+def _state_bytes(n: float, zero_stage: int, hardware: Hardware, share: float = 1.0) -> float:
+    """Weights, gradients and moments of a trained model on each device; `share` of the weights is trained."""
+    weights = n * WEIGHT_BYTES / (hardware.devices if zero_stage >= 3 else 1)
+    gradients = n * share * 4 / (hardware.devices if zero_stage >= 2 else 1)
+    moments = n * share * 8 / (hardware.devices if zero_stage >= 1 else 1)
+    return weights + gradients + moments
 
 
 def _cost(stage: str, settings: OptimiserSettings, tokens: float, seconds: dict[str, float], memory: float, checkpoint: float) -> StageCost:
@@ -161,7 +167,8 @@ def _ppo(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
     }
     interval = max(math.fsum(seconds.values()) / settings.iterations * settings.save_every_steps, 1e-9)
     checkpoint = 2 * n * CHECKPOINT_BYTES
-    memory = n * (2 * STATE_BYTES + (1 + members) * WEIGHT_BYTES)
+    copies = 1 + members + (settings.zero_stage == 3)  # the frozen models; where the actor is cut up, a whole one to draw with
+    memory = 2 * _state_bytes(n, settings.zero_stage, hardware) + n * copies * WEIGHT_BYTES
     return StageCost("ppo", tokens, seconds, memory / 1e9, checkpoint / 1e9, checkpoint / 1e6 / interval)
 
 

@@ -179,6 +179,7 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
         ("dpo", {"engine": "megatron", "zero_stage": 2}, "no distributed optimiser"),
         ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
+        ("ppo", {"minibatch": 6, "prompts_per_iteration": 12, "job": {"tasks": 4}}, "minibatch 6 is no multiple of job.tasks 4"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(part: str, changed: dict[str, Any], words: str) -> None:

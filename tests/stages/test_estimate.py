@@ -48,6 +48,8 @@ def test_ppo_counts_two_trained_and_four_scoring_models_and_its_bottleneck_moves
     assert ppo.seconds["training"] == pytest.approx(12e6 * tokens / 0.5e12)  # type: ignore[attr-defined]
     assert ppo.seconds["scoring"] == pytest.approx(8e6 * tokens / 0.5e12)  # type: ignore[attr-defined]
     assert ppo.memory_gb == pytest.approx(40e-3)  # type: ignore[attr-defined]
+    cut_up = _stages(Hardware(devices=8), "ppo", ppo=TINY.ppo.model_copy(update={"zero_stage": 3}))["ppo"]
+    assert cut_up.memory_gb == pytest.approx((2 * 16 / 8 + 2 * 4 + 4) * 1e-3)  # type: ignore[attr-defined]
     assert ppo.bottleneck == "training"  # type: ignore[attr-defined]
     assert _stages(Hardware(1, 1000.0, 1.0), "ppo")["ppo"].bottleneck == "decoding"  # type: ignore[attr-defined]
 
