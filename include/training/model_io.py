@@ -66,7 +66,7 @@ def save_model(model: Any, tokenizer_folder: Path, target: Path) -> None:
     ids = probe_ids(model)
     with torch.no_grad():
         written = model(input_ids=ids).logits
-        again = load_causal_lm(target, model.config._attn_implementation)
+        again = load_causal_lm(target, model.config._attn_implementation).to(ids.device)
         read = again(input_ids=ids).logits
     if not torch.equal(written, read):
         difference = float((written - read).abs().max())

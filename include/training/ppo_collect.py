@@ -10,6 +10,7 @@ from include.domain.records import Prompt, Rollout
 from include.runtime.chat import answer_text, prompt_ids
 from include.runtime.job import Job
 from include.training.errors import TrainingError
+from include.training.model_io import compute_device
 from include.training.ppo_batch import Sampled
 from include.training.ppo_draw import Drawn
 from include.training.ppo_settings import PpoSettings
@@ -55,7 +56,7 @@ class Collector:
     def collect(self, step: int, drawn: Drawn) -> Collected:
         """The batch of iteration `step` (from 0), the same on every rank, and its shard on disk, which the first rank writes."""
         texts = [answer_text(self.tokenizer, answer.tokens) for answer in drawn.answers]
-        with precision_context(self.settings.precision):
+        with precision_context(self.settings.precision, compute_device().type):
             scored = self.scorer.score(
                 [
                     Answer(self.prompts[row], answer.sequence, len(answer.tokens), text)

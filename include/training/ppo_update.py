@@ -87,7 +87,7 @@ class Learner:
         for micro in plan:
             old[micro.cells] = self._log_probs(self.actor, micro).cpu()
             value[micro.cells] = self._values(micro).cpu()
-            with precision_context(self.settings.precision):
+            with precision_context(self.settings.precision, self.actor.device.type):
                 reference[micro.cells] = self._log_probs(self.reference, micro).cpu()
         self.ranks.filled(seen)
         return Looked(old, reference, value)
@@ -97,7 +97,7 @@ class Learner:
         """B × T: the log-probabilities of every answer token under another actor, in the same micro-batches."""
         found = torch.zeros(shape)
         for micro in plan:
-            with precision_context(self.settings.precision):
+            with precision_context(self.settings.precision, self.actor.device.type):
                 found[micro.cells] = self._log_probs(model, micro).cpu()
         return self.ranks.filled(found)
 
