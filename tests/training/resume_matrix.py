@@ -1,13 +1,14 @@
 """Program × engine × ranks × ZeRO stage or tensor-parallel ranks × moment of death: killed with SIGKILL, resumed, and compared bit by bit with a run in one go.
 
     make resume-matrix
+    PYTHONPATH=.:plugins python -m tests.training.resume_matrix ppo generate    # these programs alone
 
-Prints a line a cell; exits 1 when one is not exact.
+Prints a line for each moment of each cell; exits 1 when one is not exact, or did not die or end as it should.
 """
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -133,7 +134,8 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
         yield Outcome(moment, at, same)
 
 
-def main() -> int:
+def prepared() -> tuple[Store, dict[str, dict[str, Any]]]:
+    """A store with small inputs for all programs, and each program's configuration."""
     import tests.conftest  # noqa: F401 - makes the cluster's packages importable here, as pytest does
     from tests.training import align_store
 
@@ -147,35 +149,47 @@ def main() -> int:
     rewarded = store.run(align_store.reward_spec(store, steps=2, eval_pairs=4))
     assert rewarded.code == 0, rewarded.stderr
     store.artifact("reward_model", rewarded.output("reward_model"))
-    ppo = {
-        **align_store.PPO,
-        "prompts_per_iteration": 8,
-        "minibatch": 4,
-        "epochs": 1,
-        "max_new_tokens": 12,
-        "reward": {"model_weight": 1.0},
-    }
-    configs: dict[str, dict[str, Any]] = {
+    small = {"prompts_per_iteration": 8, "minibatch": 4, "epochs": 1, "max_new_tokens": 12, "reward": {"model_weight": 1.0}}
+    ppo = {**align_store.PPO, **small}
+    return store, {
         "sft": {**SFT, "eval_rows": 0},
         "reward_model": align_store.REWARD,
         "dpo": align_store.DPO,
         "ppo": ppo,
+        "generate": GENERATE,
     }
-    bad = 0
+
+
+def cells() -> Iterator[Cell]:
+    """All of them: four trainers on one and two ranks at every ZeRO stage, three of them on Megatron too, and the writer of candidates."""
+    for place in product(("sft", "reward_model", "dpo", "ppo"), (1, 2), (0, 1, 2, 3)):
+        yield Cell(*place)
+    for program, place in product(("sft", "reward_model", "dpo"), MEGATRON):
+        yield Cell(program, *place)
+    yield Cell("generate", 1)
+
+
+def main(programs: Sequence[str] = ()) -> int:
+    """`programs`: those to run; all without any."""
+    if unknown := set(programs) - set(INPUTS):
+        print(f"{sorted(unknown)[0]} is none of {', '.join(INPUTS)}", file=sys.stderr)
+        return 2
+    store, configs = prepared()
+    bad, seen = 0, 0
     print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'killed at':15}{'resumed at step':17}exact")
-    cells = [Cell(*place) for place in product(configs, (1, 2), (0, 1, 2, 3))]
-    cells += [Cell(program, *place) for program in configs if program != "ppo" for place in MEGATRON]
-    cells.append(Cell("generate", 1))
-    configs["generate"] = GENERATE
-    for cell in cells:
+    for cell in (cell for cell in cells() if not programs or cell.program in programs):
         start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}"
-        for seen in outcomes(store, cell, configs[cell.program]):
-            bad += not seen.exact
-            word = "yes" if seen.exact else "NO"
-            print(f"{start}{seen.moment:15}{seen.resumed_at:<17}{word}", flush=True)
-    print("all exact" if not bad else f"{bad} not exact")
+        try:
+            for outcome in outcomes(store, cell, configs[cell.program]):
+                seen += 1
+                bad += not outcome.exact
+                print(f"{start}{outcome.moment:15}{outcome.resumed_at:<17}{'yes' if outcome.exact else 'NO'}", flush=True)
+        except AssertionError as error:
+            bad += 1
+            print(f"{start}{'':15}{'':17}NO: {error}", flush=True)
+    print(f"all {seen} exact" if not bad else f"{bad} not exact")
     return int(bad > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
