@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
+    from include.domain.manifest import Manifest
+    from include.stores.artifacts import ArtifactStore
     from include.stores.catalog import Catalog
 
-REFS = "champion, champion:NAME, a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
+REFS = "champion, champion:NAME (candidate and canary likewise), a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -52,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     resolve.add_argument("--why", required=True, help="stands in the ledger")
     resolve.add_argument("--who", default=None, help="who decides; by default the user of this shell")
     _estimate_command(commands)
-    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of a champion or deployment", ("ref", REFS))
+    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of an alias or a deployment, or any artifact", ("ref", REFS))
     pull.add_argument("directory", type=Path, help="a new folder")
     return parser
 
@@ -103,20 +105,16 @@ def _catalog() -> "Catalog":
     return Catalog.open(url)
 
 
-def released_names(catalog: "Catalog") -> list[str]:
-    """Names that have a champion now."""
-    names = {entry.name for entry in catalog.ledger.entries(kind="released")}
-    return sorted(name for name in names if catalog.ledger.champion(name))
-
-
 def full_ref(catalog: "Catalog", ref: str) -> str:
-    """`ref` with a bare ``champion`` completed, where only one name has one."""
-    if ref != "champion":
+    """`ref` with a bare alias, such as ``champion``, completed where only one name has one."""
+    from include.stores.catalog.ledger import ALIASES
+
+    if ref not in ALIASES:
         return ref
-    names = released_names(catalog)
+    names = [name for name in catalog.ledger.names() if catalog.ledger.aliases(name)[ref]]
     if len(names) != 1:
-        raise AlignmentError(f"champion of which name? {', '.join(names) or 'none is released yet'}")
-    return f"champion:{names[0]}"
+        raise AlignmentError(f"{ref} of which name? {', '.join(names) or 'no name has one yet'}")
+    return f"{ref}:{names[0]}"
 
 
 def _lineage(options: argparse.Namespace) -> int:
@@ -190,26 +188,49 @@ def _resolve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _weights_of(catalog: "Catalog", digest: str) -> str:
+    """The weights of a deployment; any other artifact (a member of a reward ensemble, an adapter) is what it is."""
+    from include.stores.errors import NotFound
+
+    try:
+        return str(catalog.releases.deployment(digest)["weights"])
+    except NotFound:
+        return digest
+
+
 def _pull(options: argparse.Namespace) -> int:
     import fsspec
 
-    from include.domain.manifest import Manifest
     from include.stores.artifacts import ArtifactStore
 
     catalog = _catalog()
-    body = catalog.releases.deployment(catalog.lineage.resolve(full_ref(catalog, options.ref)))
+    weights = _weights_of(catalog, catalog.lineage.resolve(full_ref(catalog, options.ref)))
     root = os.environ.get("ALIGN_STORE_ROOT", "")
     if not Path(root).is_dir():
         raise AlignmentError(f"ALIGN_STORE_ROOT ({root or 'not set'}) is not a folder here: pull where the store is mounted")
-    where = next((place for place in catalog.artifacts.locations(body["weights"])), None)
+    where = next((place for place in catalog.artifacts.locations(weights)), None)
     if where is None:
-        raise AlignmentError(f"no place of {body['weights']} is on record")
+        raise AlignmentError(f"no place of {weights} is on record")
     store = ArtifactStore(fsspec.filesystem("file"), root, uri=where.store)
-    outputs = store.read_json(f"{where.path.rsplit('/', 1)[0]}/manifest.json")["artifacts"]
-    manifest = next(m for m in map(Manifest.from_json, outputs.values()) if m.digest == body["weights"])
+    manifest = _manifest_at(store, where.path, weights)
     store.fetch_folder(where.path, options.directory, manifest)
     print(f"{options.directory}: {len(manifest.files)} files, {manifest.size_bytes / 1e6:.1f} MB, {manifest.digest} verified")
     return 0
+
+
+def _manifest_at(store: "ArtifactStore", path: str, digest: str) -> "Manifest":
+    """Outputs of a run have one manifest together, above their folders; a dataset has its own."""
+    from include.domain.errors import IntegrityError
+    from include.domain.manifest import Manifest
+
+    if not path.startswith("runs/"):
+        found = [store.read_manifest(path)]
+    else:
+        found = [Manifest.from_json(item) for item in store.read_json(f"{path.rsplit('/', 1)[0]}/manifest.json")["artifacts"].values()]
+    for manifest in found:
+        if manifest.digest == digest:
+            return manifest
+    raise IntegrityError(f"{store.full(path)} holds {', '.join(m.digest for m in found)}; {digest} was registered there")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,11 @@ is mended by calling it again.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from include.domain.canonical import canonical_bytes, check_digest, hex_of
-from include.domain.errors import IntegrityError
-from include.stores.artifacts import ArtifactStore
 from include.stores.catalog.ledger import Ledger
-from include.stores.errors import NotFound, RegistryError
+from include.stores.errors import RegistryError
 from include.stores.run_log import RunWriter, StageLog, finished_run, upload
 from include.stores.series import AttemptLog
 from include.stores.tracking import MlflowRefused, Tracking, aliases_of, tags_of
@@ -50,14 +47,6 @@ class Drift:
     was: int | None
     now: int | None
     problem: str = ""
-
-
-def check_alias(alias: str) -> str:
-    """The alias, if it is one of ours in lower case."""
-    if alias not in ALIASES:
-        hint = f" (write {alias.lower()!r})" if alias.lower() in ALIASES else ""
-        raise RegistryError(f"alias {alias!r} is none of {', '.join(ALIASES)}{hint}")
-    return alias
 
 
 class Registry:
@@ -197,25 +186,3 @@ class Registry:
         if named:
             raise RegistryError(f"{name} version {version} is {', '.join(named)}: it is not deleted while an alias names it")
         self._client.delete_model_version(name, str(version))
-
-    def pull(self, name: str, alias: str, folder: Path, store: ArtifactStore) -> Path:
-        """Fetches the weights that an alias names into `folder`, every byte checked against the registered digest.
-
-        Raises:
-            NotFound: no such alias, or the weights are not in this store.
-            IntegrityError: what lies there is not what was registered.
-        """
-        there = aliases_of(self.tracking.model(name))
-        if check_alias(alias) not in there:
-            known = ", ".join(sorted(there)) or "no alias"
-            raise NotFound(f"{name} has no {alias} in MLflow; it has {known}")
-        tags = next(tags_of(v) for v in self.tracking.versions(name) if int(v["version"]) == there[alias])
-        uri, weights = tags[URI_TAG], tags[WEIGHTS_TAG]
-        prefix = f"{store.uri.rstrip('/')}/"
-        if not uri.startswith(prefix):
-            raise NotFound(f"{name} {alias}: the weights lie at {uri}, which is not in the store {store.uri}")
-        path = uri.removeprefix(prefix)
-        manifest = store.read_manifest(path)
-        if manifest.digest != weights:
-            raise IntegrityError(f"{name} {alias}: {uri} holds {manifest.digest}, registered was {weights}")
-        return store.fetch_folder(path, folder, manifest)

@@ -6,17 +6,12 @@ import json
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
-import fsspec
 import pytest
 
-from include.domain.errors import IntegrityError
-from include.domain.manifest import build_manifest
-from include.stores.artifacts import ArtifactStore
 from include.stores.catalog import Catalog
-from include.stores.errors import NotFound, RegistryError
-from include.stores.registry import Drift, Registry, check_alias
+from include.stores.errors import RegistryError
+from include.stores.registry import Drift, Registry
 from tests.stores.test_registry import client_of, entry, stage_log
 from tests.stores.things import deploy, dossier, release, some_digest
 
@@ -32,12 +27,6 @@ def run_id(registry: Registry, sqlite_catalog: Catalog) -> str:
 @pytest.fixture
 def model_name() -> str:
     return f"helper-{uuid.uuid4().hex[:8]}"
-
-
-@pytest.mark.parametrize("alias", ["latest", "v3", "Champion", "7", "prod", ""])
-def test_only_our_own_alias_names_are_accepted(alias: str) -> None:
-    with pytest.raises(RegistryError, match="candidate, canary, champion"):
-        check_alias(alias)
 
 
 def released(registry: Registry, catalog: Catalog, run_id: str, name: str, which: str) -> str:
@@ -98,32 +87,6 @@ def test_an_aliased_version_is_not_deleted(registry: Registry, sqlite_catalog: C
         registry.delete_version(model_name, 1)
     registry.delete_version(model_name, 2)
     assert registry.version_of(model_name, some_digest("two")) is None
-
-
-def weights_in(store: ArtifactStore, tmp_path: Path) -> tuple[str, str]:
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w" / "model.safetensors").write_bytes(b"weights")
-    made = build_manifest("model", tmp_path / "w")
-    store.put_folder(tmp_path / "w", "runs/x/output/policy", made)
-    return made.digest, f"{store.uri}/runs/x/output/policy"
-
-
-def test_pull_fetches_and_verifies_what_the_alias_names(
-    registry: Registry, sqlite_catalog: Catalog, run_id: str, model_name: str, tmp_path: Path
-) -> None:
-    store = ArtifactStore(fsspec.filesystem("file"), str(tmp_path / "store"))
-    weights, uri = weights_in(store, tmp_path)
-    deployment = deploy(sqlite_catalog, model_name, weights)
-    registry.register(model_name, entry(run_id, deployment=deployment, weights=weights, weights_uri=uri))
-    with pytest.raises(NotFound, match="has no champion"):
-        registry.pull(model_name, "champion", tmp_path / "here", store)
-    release(sqlite_catalog, deployment, model_name)
-    registry.repair(sqlite_catalog.ledger, model_name)
-    pulled = registry.pull(model_name, "champion", tmp_path / "here", store)
-    assert (pulled / "model.safetensors").read_bytes() == b"weights"
-    store.put_bytes("runs/x/output/policy/model.safetensors", b"weightz")
-    with pytest.raises(IntegrityError, match="corrupt"):
-        registry.pull(model_name, "champion", tmp_path / "there", store)
 
 
 def test_a_process_killed_between_ledger_and_alias_is_mended_by_doing_it_again(

@@ -1,6 +1,6 @@
 """The ledger: append-only, each row hashes the one before. Who decided what, and what is champion, now or then."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -102,6 +102,27 @@ def champion_of(entries: list[Entry]) -> str | None:
     return stack[-1].payload["deployment"] if stack else None
 
 
+def candidate_of(entries: list[Entry]) -> str | None:
+    """The deployment proposed last, whatever became of it."""
+    proposed = [entry for entry in entries if entry.kind == "candidate"]
+    return proposed[-1].payload["deployment"] if proposed else None
+
+
+def canary_of(entries: list[Entry]) -> str | None:
+    """The deployment whose canary runs, or passed and waits for its release."""
+    shown: str | None = None
+    for entry in entries:
+        if entry.kind in ("canary_started", "canary_passed"):
+            shown = entry.payload["deployment"]
+        elif entry.kind in ("canary_aborted", "released", "rolled_back"):
+            shown = None
+    return shown
+
+
+ALIASES: Mapping[str, Callable[[list[Entry]], str | None]] = {"candidate": candidate_of, "canary": canary_of, "champion": champion_of}
+"""Alias → which deployment the rows of one name give it, or None."""
+
+
 def verify_chain(entries: list[Entry]) -> int:
     """Recomputes a whole ledger, given from its first row on; raises LedgerBroken naming the first broken row."""
     previous, at = GENESIS, ""
@@ -175,22 +196,16 @@ class Ledger:
 
     def candidate(self, name: str) -> str | None:
         """The deployment proposed last, whatever became of it."""
-        proposed = self.entries(name=name, kind="candidate")
-        return proposed[-1].payload["deployment"] if proposed else None
+        return candidate_of(self.history(name))
 
     def canary(self, name: str) -> str | None:
         """The deployment whose canary runs, or passed and waits for its release."""
-        shown: str | None = None
-        for entry in self.history(name):
-            if entry.kind in ("canary_started", "canary_passed"):
-                shown = entry.payload["deployment"]
-            elif entry.kind in ("canary_aborted", "released", "rolled_back") and shown is not None:
-                shown = None
-        return shown
+        return canary_of(self.history(name))
 
     def aliases(self, name: str) -> dict[str, str | None]:
         """What the registry's aliases have to say: alias → deployment or None."""
-        return {"candidate": self.candidate(name), "canary": self.canary(name), "champion": self.champion(name)}
+        entries = self.history(name)
+        return {alias: given_to(entries) for alias, given_to in ALIASES.items()}
 
     def names(self) -> list[str]:
         """Every model name that the ledger knows."""

@@ -11,7 +11,7 @@ from include.domain.layout import RunDir
 from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
-from include.stores.catalog.ledger import Entry, champion_of, read_entries
+from include.stores.catalog.ledger import ALIASES, Entry, read_entries
 from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
 from include.stores.errors import NotFound
@@ -80,7 +80,7 @@ class Lineage:
             insert_new(connection, edges, row)
 
     def trace(self, ref: str) -> Node:
-        """The tree behind `ref`: a digest, ``dataset:ID@3``, ``deployment:DIGEST`` or ``champion:NAME``.
+        """The tree behind `ref`: a digest, ``dataset:ID@3``, ``deployment:DIGEST``, or ``champion:NAME`` (candidate, canary).
 
         Raises:
             NotFound: nothing of this name is in the catalog.
@@ -108,11 +108,11 @@ class Lineage:
 def resolve(connection: sa.Connection, ref: str) -> str:
     """The node that `ref` means; raises NotFound when the catalog knows nothing of that name."""
     kind, _, rest = ref.partition(":")
-    if kind == "champion":
-        champion = champion_of(read_entries(connection, ledger.c.name == rest))
-        if champion is None:
-            raise NotFound(f"{rest} has no champion in the ledger")
-        return champion
+    if kind in ALIASES:
+        named = ALIASES[kind](read_entries(connection, ledger.c.name == rest))
+        if named is None:
+            raise NotFound(f"{rest} has no {kind} in the ledger")
+        return named
     if kind == "deployment":
         if not connection.execute(sa.select(deployments.c.digest).where(deployments.c.digest == rest)).first():
             raise NotFound(f"deployment {rest} is not in the catalog")
@@ -123,7 +123,9 @@ def resolve(connection: sa.Connection, ref: str) -> str:
     for column in known:
         if connection.execute(sa.select(column).where(column == ref).limit(1)).first():
             return ref
-    raise NotFound(f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME, label:ID or batch:ID")
+    raise NotFound(
+        f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME (or candidate, canary), label:ID or batch:ID"
+    )
 
 
 def _collected(connection: sa.Connection, ref: str) -> str:
