@@ -9,6 +9,8 @@ from include.settings.ppo import PpoSettings
 from include.settings.stage import Precision, StageSettings
 
 Schedule = Literal["constant", "linear", "cosine"]
+_OFFLOAD_NEEDS = {"none": 0, "optimizer": 1, "parameters": 3}
+"""Offload → the lowest ZeRO stage that can do it."""
 
 
 class OptimiserSettings(StageSettings):
@@ -31,13 +33,19 @@ class OptimiserSettings(StageSettings):
     micro_batch: int = placement(8, ge=1)
     tensor_parallel: int = added_placement(1, ge=1)
     """Megatron alone: so many neighbouring processes (`job.tasks` is a multiple of it) hold one copy of the weights."""
+    offload: Literal["none", "optimizer", "parameters"] = added_placement("none")
+    """DeepSpeed alone: what lies in the CPU's memory between its uses. `parameters` (ZeRO 3) takes the optimiser along."""
 
     @model_validator(mode="after")
     def _what_the_engine_can(self) -> "OptimiserSettings":
         if self.engine != "megatron":
             if self.tensor_parallel > 1:
                 raise ValueError(f"tensor_parallel {self.tensor_parallel} belongs to engine megatron; {self.engine} has zero_stage")
+            if self.zero_stage < (lowest := _OFFLOAD_NEEDS[self.offload]):
+                raise ValueError(f"offload: {self.offload} needs zero_stage {lowest} at least, this recipe has {self.zero_stage}")
             return self
+        if self.offload != "none":
+            raise ValueError(f"engine megatron has no offload; offload: {self.offload} belongs to deepspeed with zero_stage")
         if self.zero_stage or self.precision != "fp32" or getattr(self, "lora", None):
             raise ValueError("engine megatron: zero_stage 0 (no distributed optimiser), precision fp32, no lora in this version")
         if self.job.tasks is not None and self.job.tasks % self.tensor_parallel:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.training.dpo_program import train_dpo
-from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.engine_deepspeed import engine_maker, engines
 
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
     with engines(job.ranks):
-        train_dpo(job, DeepSpeedEngine)
+        train_dpo(job, engine_maker(job))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

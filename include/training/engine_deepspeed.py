@@ -1,4 +1,4 @@
-"""DeepSpeed as the engine of a trainer, on one rank or many, ZeRO 0 to 3.
+"""DeepSpeed as the engine of a trainer, on one rank or many, ZeRO 0 to 3, with optimiser or parameters in the CPU's memory.
 
 Float32 parameters, with bfloat16 as autocast where asked for: DeepSpeed's own bf16 mode would build its float32 master
 from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved as named, whole tensors, not as
@@ -9,15 +9,17 @@ import copy
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from include.runtime.checkpoint import Checkpoint
 from include.runtime.errors import RankDone
+from include.runtime.job import Job
 from include.runtime.ranks import Ranks, ranks_of_environment
 from include.training import zero_state
-from include.training.engine import EngineSettings, FiniteLosses, adamw, check_norm
+from include.training.engine import EngineSettings, FiniteLosses, MakeEngine, adamw, check_norm
 from include.training.errors import TrainingError
 from include.training.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
 from include.training.precision import precision_context
@@ -28,6 +30,8 @@ if not torch.cuda.is_available():
 import deepspeed
 from deepspeed.accelerator import get_accelerator
 
+OFFLOADS = {"none": 0, "optimizer": 1, "parameters": 3}
+"""What lies in the CPU's memory between its uses → the lowest ZeRO stage that can do it. `parameters` takes the optimiser along."""
 _NEVER = 10**9
 _BUCKET = 500_000_000
 """Elements a gradient all-reduce takes at once, as DeepSpeed's own default."""
@@ -64,6 +68,14 @@ def engines(ranks: Ranks | None = None) -> Iterator[None]:
             deepspeed.comm.destroy_process_group()  # torch's alone would leave DeepSpeed a group that is no more
 
 
+def engine_maker(job: Job) -> MakeEngine:
+    """The engine as the job's placement asks for it (`offload`)."""
+    offload = job.settings.text("offload", tuple(OFFLOADS), "none")
+    if offload != "none" and not torch.cuda.is_available():
+        job.warn(f"offload: {offload} moves nothing out of the way here: there is no GPU, all memory is the CPU's")
+    return partial(DeepSpeedEngine, offload=offload)
+
+
 def _skip_shared_memory_op() -> None:
     """Keeps DeepSpeed 0.19 from compiling its shared-memory all-reduce on the CPU (30 s and a C++ compiler); gloo does it."""
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
@@ -72,9 +84,15 @@ def _skip_shared_memory_op() -> None:
 
 
 class DeepSpeedEngine:
-    """One module, its optimiser and its precision. Several may live in one process."""
+    """One module, its optimiser and its precision. Several may live in one process.
 
-    def __init__(self, module: torch.nn.Module, settings: EngineSettings) -> None:
+    Args:
+        offload: one of `OFFLOADS`. Where the optimiser's arithmetic happens; results differ by its rounding alone.
+    """
+
+    def __init__(self, module: torch.nn.Module, settings: EngineSettings, offload: str = "none") -> None:
+        if settings.zero_stage < OFFLOADS[offload]:
+            raise TrainingError(f"offload: {offload} needs zero_stage {OFFLOADS[offload]} at least, this run has {settings.zero_stage}")
         self.settings = settings
         self.data = _ranks
         self._own = module
@@ -85,7 +103,7 @@ class DeepSpeedEngine:
         self._losses = FiniteLosses(self.data)
         self._published = False
         self.optimizer = adamw(self._names.values(), settings)
-        config = _config(settings)
+        config = _config(settings, offload)
         self._engine, *_ = deepspeed.initialize(model=self._inner, optimizer=self.optimizer, config=config, dist_init_required=False)
         self._zero: Any = self._engine.optimizer if settings.zero_stage else None
         if settings.zero_stage == 0:
@@ -128,7 +146,7 @@ class DeepSpeedEngine:
         if self._zero is not None:
             self._engine.step()
             norm = float("inf") if self._zero.overflow else float(self._engine.get_global_grad_norm())
-            check_norm(norm)
+            check_norm(norm if norm >= 0 else float("inf"))  # DeepSpeed says -1 for one that is not finite
             return norm
         if self.data.count > 1:
             self._engine.buffered_allreduce_fallback(elements_per_buffer=_BUCKET)
@@ -205,7 +223,7 @@ def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
         part._parameters = {name: value if value is None else whole[id(value)] for name, value in part._parameters.items()}
 
 
-def _config(settings: EngineSettings) -> dict[str, Any]:
+def _config(settings: EngineSettings, offload: str) -> dict[str, Any]:
     """DeepSpeed's configuration. Accumulation is ours: backward as often as needed, then one step. Stage 0 is clipped by torch.
 
     memory_efficient_linear off: DeepSpeed would put its own `torch.nn.functional.linear` in place for the whole process, which rounds otherwise.
@@ -216,8 +234,15 @@ def _config(settings: EngineSettings) -> dict[str, Any]:
         "managed_gradient_accumulation": False,
         "gradient_clipping": settings.max_grad_norm if settings.zero_stage else 0.0,
         "steps_per_print": _NEVER,
-        "zero_optimization": {"stage": settings.zero_stage, "memory_efficient_linear": False},
+        "zero_optimization": {"stage": settings.zero_stage, "memory_efficient_linear": False, **_offload_config(offload)},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "torch_autocast": {"enabled": settings.precision == "bf16_autocast", "dtype": "bfloat16"},
     }
+
+
+def _offload_config(offload: str) -> dict[str, Any]:
+    """Pinned memory where there is a GPU to copy to. The optimiser stays torch's AdamW: DeepSpeed's own would round otherwise, and be compiled."""
+    there = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}[offload]
+    return {name: there for name in names}

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.engine_deepspeed import engine_maker, engines
 from include.training.reward_program import train_reward_model
 
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
     with engines(job.ranks):
-        train_reward_model(job, DeepSpeedEngine)
+        train_reward_model(job, engine_maker(job))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -180,11 +180,21 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
         ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
         ("ppo", {"minibatch": 6, "prompts_per_iteration": 12, "job": {"tasks": 4}}, "minibatch 6 is no multiple of job.tasks 4"),
+        ("sft", {"offload": "optimizer"}, "needs zero_stage 1 at least, this recipe has 0"),
+        ("dpo", {"offload": "parameters", "zero_stage": 2}, "needs zero_stage 3 at least, this recipe has 2"),
+        ("reward_model", {"engine": "megatron", "offload": "optimizer"}, "engine megatron has no offload"),
+        ("sft", {"offload": "disk"}, "offload"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(part: str, changed: dict[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         with_part(part, **changed)
+
+
+def test_where_the_optimiser_lies_is_no_part_of_a_key() -> None:
+    before, after = with_part("sft", zero_stage=2), with_part("sft", zero_stage=2, offload="optimizer")
+    assert identity_config(after.sft) == identity_config(before.sft)
+    assert placement_config(after.sft)["offload"] == "optimizer"
 
 
 def data(**changed: Any) -> Recipe:

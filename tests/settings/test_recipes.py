@@ -27,6 +27,7 @@ PLACEMENT = {
     "server_start_s",
     "tensor_parallel",
     "shards",
+    "offload",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 

@@ -46,6 +46,7 @@ GENERATE = {
     "safety_filter_version": "none@1",
     "portion_prompts": 1,
 }
+OFFLOAD = ((1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters"))
 MEGATRON = ((1, 0, "megatron", 1), (2, 0, "megatron", 1), (2, 0, "megatron", 2))
 STEPS = 8
 EVERY = 3
@@ -56,13 +57,14 @@ _COST = ("time", "tokens")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: which program, on how many ranks, at which ZeRO stage; on Megatron, how many ranks hold one copy of the weights."""
+    """One run: which program, on how many ranks, at which ZeRO stage, with what in the CPU's memory; on Megatron, how many ranks hold one copy."""
 
     program: str
     ranks: int
     zero_stage: int = 0
     engine: str = "deepspeed"
     tensor_parallel: int = 1
+    offload: str = "none"
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ class Cell:
 
     def run(self, store: Store, spec: RunSpec, n: int = 1, moment: str | None = None) -> Started:
         settings: dict[str, Any] = {"save_every_steps": EVERY, "save_in_background": True, "micro_batch": 4}
-        settings["tensor_parallel"] = self.tensor_parallel
+        settings |= {"tensor_parallel": self.tensor_parallel, "offload": self.offload}
         if moment is None:
             return store.run_ranks(spec, self.ranks, n, **settings)
         number, rank = MOMENTS[moment]
@@ -119,7 +121,7 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
     Raises:
         AssertionError: a run that should have died did not, or one that should have ended well did not.
     """
-    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.tensor_parallel}"
+    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.tensor_parallel} {cell.offload}"
     whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
     assert whole.code == 0, whole.stderr
     for moment in moments or cell.moments:
@@ -161,11 +163,13 @@ def prepared() -> tuple[Store, dict[str, dict[str, Any]]]:
 
 
 def cells() -> Iterator[Cell]:
-    """All of them: four trainers on one and two ranks at every ZeRO stage, three of them on Megatron too, and the writer of candidates."""
+    """All of them: four trainers on one and two ranks at every ZeRO stage, three of them on Megatron and with offload too, and the writer of candidates."""
     for place in product(("sft", "reward_model", "dpo", "ppo"), (1, 2), (0, 1, 2, 3)):
         yield Cell(*place)
     for program, place in product(("sft", "reward_model", "dpo"), MEGATRON):
         yield Cell(program, *place)
+    for program, (stage, offload) in product(("sft", "reward_model", "dpo"), OFFLOAD):
+        yield Cell(program, 2, stage, offload=offload)
     yield Cell("generate", 1)
 
 
@@ -176,9 +180,9 @@ def main(programs: Sequence[str] = ()) -> int:
         return 2
     store, configs = prepared()
     bad, seen = 0, 0
-    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'killed at':15}{'resumed at step':17}exact")
+    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'offload':11}{'killed at':15}{'resumed at step':17}exact")
     for cell in (cell for cell in cells() if not programs or cell.program in programs):
-        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}"
+        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}{cell.offload:11}"
         try:
             for outcome in outcomes(store, cell, configs[cell.program]):
                 seen += 1

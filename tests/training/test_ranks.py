@@ -26,6 +26,28 @@ def test_after_a_death_two_ranks_go_on_to_the_same_bits(store: Store, stage: int
     assert [(outcome.moment, outcome.exact) for outcome in seen] == [("update", True), ("before-rename", True)]
 
 
+@pytest.mark.parametrize(("stage", "offload"), [(1, "optimizer"), (2, "optimizer"), (3, "parameters")])
+def test_with_state_in_the_cpus_memory_two_ranks_learn_the_same_and_go_on_to_the_same_bits(store: Store, stage: int, offload: str) -> None:
+    cell = Cell("sft", 2, stage, offload=offload)
+    (seen,) = outcomes(store, cell, QUICK, ("before-rename",))
+    assert seen.exact
+    there = cell.run(store, cell.spec(store, QUICK, "there"))
+    here = Cell("sft", 2, stage).run(store, cell.spec(store, QUICK, "here"))
+    assert _losses(there) == pytest.approx(_losses(here), rel=1e-6)
+    assert [line["grad_norm"] for line in there.lines] == pytest.approx([line["grad_norm"] for line in here.lines], rel=1e-5)
+    assert any("there is no GPU" in warning for warning in there.report.summary["warnings"])
+
+
+def test_a_run_goes_on_without_the_offload_that_it_began_with(store: Store) -> None:
+    began, goes_on = Cell("sft", 2, 3, offload="parameters"), Cell("sft", 2, 3)
+    whole = goes_on.run(store, goes_on.spec(store, QUICK, "never offloaded"))
+    spec = began.spec(store, QUICK, "offloaded, then not")
+    began.run(store, spec, 1, "after-rename")
+    second = goes_on.run(store, spec, 2)
+    assert second.report.first_step == 3
+    assert _losses(second) == pytest.approx(_losses(whole)[3:], rel=1e-6)
+
+
 def test_another_number_of_ranks_goes_on_from_the_same_checkpoint_with_the_losses_of_one(store: Store) -> None:
     one, two = Cell("sft", 1, 2), Cell("sft", 2, 2)
     whole = one.run(store, one.spec(store, QUICK, "one rank, in one go"))
