@@ -1,7 +1,7 @@
 """`align`: what is released, where it came from, what came from it, and the decisions only a person can take.
 
 It reads the catalog alone (ALIGN_CATALOG_URL), so it answers also when MLflow, Airflow or the cluster are away; `estimate`
-reads a recipe.
+reads a recipe, `pin` a folder.
 """
 
 import argparse
@@ -54,7 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     resolve.add_argument("--why", required=True, help="stands in the ledger")
     resolve.add_argument("--who", default=None, help="who decides; by default the user of this shell")
     _estimate_command(commands)
+<<<<<<< HEAD
     pull = _command(commands, "pull", _pull, "fetches and verifies the weights of an alias or a deployment, or any artifact", ("ref", REFS))
+=======
+    _command(commands, "pin", _pin, "prints what pins the files of a model's folder in a recipe", ("folder", "a Hugging Face folder"))
+    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of a champion or deployment", ("ref", REFS))
+>>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
     pull.add_argument("directory", type=Path, help="a new folder")
     return parser
 
@@ -76,6 +81,7 @@ def _estimate_command(commands: Any) -> None:
     )
     cost.add_argument("--method", choices=("dpo", "ppo"), help="as the recipe says, unless given")
     cost.add_argument("--parameters", type=float, help="of the base; by default from its shape or its file's name")
+    cost.add_argument("--cluster", help="a file of configs/clusters: each stage on what its job asks for there; else the figures below")
     cost.add_argument("--devices", type=int, default=8)
     cost.add_argument("--tflops", type=float, default=989.0, help="peak of one device in the training precision (an H100 by default)")
     cost.add_argument("--bandwidth", type=float, default=3350.0, help="of its memory, GB/s")
@@ -84,15 +90,36 @@ def _estimate_command(commands: Any) -> None:
 
 
 def _estimate(options: argparse.Namespace) -> int:
-    from include.settings.catalogue import recipe
-    from include.stages.estimate import Hardware, parameters_of, rendered
+    from include.settings.catalogue import cluster, recipe
+    from include.stages.choices import rendered
+    from include.stages.hardware import Hardware, hardware_of, shape_of
 
     found = recipe(options.recipe)
-    hardware = Hardware(options.devices, options.tflops, options.bandwidth, options.memory, options.utilisation)
-    parameters = options.parameters if options.parameters is not None else parameters_of(found)
-    if not parameters > 0:
-        raise AlignmentError(f"--parameters {parameters:g} must be above 0")
-    print(rendered(found, parameters, hardware, options.method))
+    if options.parameters is not None and not options.parameters > 0:
+        raise AlignmentError(f"--parameters {options.parameters:g} must be above 0")
+    shape = shape_of(found, options.parameters)
+    plain = Hardware(options.devices, options.tflops, options.bandwidth, options.memory, options.utilisation)
+    if options.cluster is None:
+        print(rendered(found, shape, lambda settings: plain, options.method))
+        return 0
+    where = cluster(options.cluster)
+    if where.device is None:
+        raise AlignmentError(f"cluster {where.name} describes no device: add `device` to configs/clusters/{options.cluster}.yaml")
+    print(rendered(found, shape, lambda settings: hardware_of(where, settings.job) or plain, options.method))
+    return 0
+
+
+def _pin(options: argparse.Namespace) -> int:
+    from include.domain.canonical import sha256_file
+    from include.settings.recipes import is_model_file
+
+    folder = Path(options.folder)
+    names = sorted(path.name for path in folder.iterdir() if path.is_file() and is_model_file(path.name)) if folder.is_dir() else []
+    if not any(name.endswith(".safetensors") for name in names):
+        raise AlignmentError(f"{folder} holds no safetensors; other weights are not read")
+    print("  files:")
+    for name in names:
+        print(f'    {name}: "{sha256_file(folder / name)}"')
     return 0
 
 

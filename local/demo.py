@@ -42,6 +42,7 @@ def run(stack: Stack, wish: Wish) -> int:
     """Bring everything up, run the chain, report. 0 if the run ended well."""
     stack.up()
     fetch.fetch(stack.layout, fetch.sources_of(stack.layout, wish.recipe))
+    _estimate(stack, wish)
     requester = stack.api("requester")
     run_id = _begin(requester, wish)
     watch = Watch(stack, DAG_ID, run_id, wish.auto)
@@ -111,10 +112,22 @@ def registered_name(layout: Layout, recipe: str) -> str:
     return found[1]
 
 
+def _estimate(stack: Stack, wish: Wish) -> None:
+    """What it will cost, before it is begun. A recipe that tells too little for that is run all the same."""
+    cluster = stack.environment().get("ALIGN_CLUSTER", "local")
+    method = ("--method", wish.method) if wish.method else ()
+    if _cli_code(stack, "estimate", wish.recipe, "--cluster", cluster, *method):
+        say("nothing is estimated; the reason stands above")
+
+
 def _cli(stack: Stack, *words: str) -> None:
     """Run the project's own command line in the stack's environment; its answer goes to the terminal."""
+    if code := _cli_code(stack, *words):
+        raise LocalError(f"the run is done, but `bin/align {' '.join(words)}` ended with {code}")
+
+
+def _cli_code(stack: Stack, *words: str) -> int:
     env = process_environment(stack.environment(), stack.layout)
     done = subprocess.run([str(stack.layout.python), "-m", "include.cli", *words], env=env, cwd=stack.layout.root, check=False)
-    if done.returncode:
-        raise LocalError(f"the run is done, but `bin/align {' '.join(words)}` ended with {done.returncode}")
     print(flush=True)
+    return done.returncode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import sha256_file
 from include.domain.layout import dataset_dir, source_dir
-from include.domain.manifest import MANIFEST, Manifest
+from include.domain.manifest import MANIFEST, FileEntry, Manifest
 from include.flows import services
 from include.flows.errors import FlowError
 from include.settings.catalogue import recipe
@@ -22,12 +22,14 @@ Json = Mapping[str, Any]
 
 
 def bring_source(run: Json) -> dict[str, Any]:
-    """The base's raw file in the store, by the sha256 of its bytes.
+    """The base's raw file in the store by the sha256 of its bytes, or its files by the digest of their manifest.
 
     Raises:
-        FlowError: the file is missing, or is not the one that the recipe pins.
+        FlowError: a file is missing, is not the one that the recipe pins, or none is pinned.
     """
     found = recipe(run["recipe"])
+    if found.base_source.kind == "safetensors":
+        return _bring_folder(found)
     local = _raw_file(found.base_source, found.base.file)
     sha256 = sha256_file(local)
     if found.base_source.sha256 not in (None, sha256):
@@ -35,6 +37,33 @@ def bring_source(run: Json) -> dict[str, Any]:
     services.store().put_file(local, f"{source_dir(sha256)}/{found.base.file}", sha256)
     print(f"{found.base.file}: {local.stat().st_size / 1e6:.1f} MB, {sha256}")
     return FileRef(sha256, found.base.file).to_json()
+
+
+def _bring_folder(found: Recipe) -> dict[str, Any]:
+    """The pinned files of a model's folder, each compared with its digest on its way."""
+    source = found.base_source
+    folder = _local(source)
+    if not source.files:
+        raise FlowError(
+            f"recipe {found.name} pins no file of {folder}: fetch {source.repository or 'the model'} at {source.revision or 'a commit'} into it, "
+            f"look at it, then put what `bin/align pin {folder}` prints into base_source"
+        )
+    entries = []
+    for name, sha256 in sorted(source.files.items()):
+        if not (folder / name).is_file():
+            raise FlowError(f"{folder / name} is missing; the recipe pins it")
+        if (seen := sha256_file(folder / name)) != sha256:
+            raise FlowError(f"{folder / name} is {seen}, the recipe pins {sha256}: fetch the pinned file, or pin this one")
+        entries.append(FileEntry(name, (folder / name).stat().st_size, sha256))
+    manifest = Manifest("base", tuple(entries), {"repository": source.repository, "revision": source.revision})
+    services.store().put_folder(folder, source_dir(manifest.digest), manifest)
+    print(f"{folder}: {len(entries)} files, {manifest.size_bytes / 1e9:.2f} GB, {manifest.digest}")
+    return FileRef(manifest.digest, found.base.file).to_json()
+
+
+def _local(source: BaseSource) -> Path:
+    path = Path(str(source.path))
+    return path if path.is_absolute() else Path(services.setting("ALIGN_SOURCES")) / path
 
 
 def _raw_file(source: BaseSource, name: str) -> Path:
@@ -48,8 +77,7 @@ def _raw_file(source: BaseSource, name: str) -> Path:
             write_corpus(made, seed=source.seed, rows=source.rows)
             made.replace(local)
         return local
-    path = Path(str(source.path))
-    local = path if path.is_absolute() else Path(services.setting("ALIGN_SOURCES")) / path
+    local = _local(source)
     if not local.is_file():
         raise FlowError(f"{local} is missing: `python -m local fetch` brings what the quick start needs")
     return local

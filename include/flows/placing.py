@@ -1,7 +1,7 @@
 """A plan on a cluster: placement, the files beside the job, and what is asked of Slurm."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,8 @@ class Placed:
     root: str
     code: "CodeTar"
     inputs: dict[str, str]
+    estimate: Mapping[str, float] = field(default_factory=dict)
+    """What the report sets against what was seen."""
 
     @property
     def run(self) -> RunDir:
@@ -60,7 +62,8 @@ class Placed:
             for name, path in self.inputs.items()
         }
         run_dir = f"{self.root}/{self.run.root}"
-        return Placement(self.plan.key, n, run_dir, places, self.plan.settings, self.resources())
+        estimated = {"estimate": dict(self.estimate)} if self.estimate else {}
+        return Placement(self.plan.key, n, run_dir, places, self.plan.settings, {**self.resources(), **estimated})
 
     def stage_in(self, store: "ArtifactStore") -> Callable[[int], None]:
         """Puts spec, placement, bootstrap and code beside the job; the same again changes nothing."""
@@ -161,9 +164,9 @@ class Placed:
         return given if gpus else {**given, "DS_ACCELERATOR": "cpu"}
 
 
-def place(plan: Plan, cluster: Cluster, root: str, locate: Callable[[str], str]) -> Placed:
+def place(plan: Plan, cluster: Cluster, root: str, locate: Callable[[str], str], estimate: Mapping[str, float] | None = None) -> Placed:
     """`plan` on `cluster`; `locate` gives the path of an artifact digest relative to the store's root."""
     from include.stores.code import code_tar
 
     inputs = {name: locate(artifact) for name, artifact in plan.artifacts.items()}
-    return Placed(plan, cluster, root, code_tar(Path(project_root()), plan.spec.program), inputs)
+    return Placed(plan, cluster, root, code_tar(Path(project_root()), plan.spec.program), inputs, estimate or {})

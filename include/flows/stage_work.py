@@ -14,6 +14,7 @@ from include.domain.layout import AttemptName, RunDir, source_dir
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.flows.after_commit import after_commit
+from include.flows.foretelling import foretell, say_what_was_seen
 from include.flows.placing import place
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
@@ -63,7 +64,8 @@ def request_of(made: Plan, run: Json) -> JobRequest | Done:
     if (done := catalog.runs.committed(made.key)) is not None:
         log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
         return Done(committed(made.spec, run, reused=True), made.key)
-    placed = place(made, where, store_root(where), whereabouts(made, store.uri))
+    estimated = foretell(made, run, where)
+    placed = place(made, where, store_root(where), whereabouts(made, store.uri), estimated)
     log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
     return JobRequest(
         key=made.key,
@@ -171,6 +173,7 @@ def _commit(ended: Ended, report: dict[str, Any], *, gone: bool = False) -> None
         store.check_sizes(f"{ended.folder}/output/{name}", manifest)
     outputs = {name: manifest.to_json() for name, manifest in manifests.items()}
     services.catalog().runs.commit_attempt(spec.key, ended.attempt, report, outputs, store.uri)
+    say_what_was_seen(report)
 
 
 def committed(spec: RunSpec, run: Json, *, reused: bool) -> dict[str, Any]:

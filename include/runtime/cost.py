@@ -81,6 +81,18 @@ def preemption(cost: SaveCost, seconds_per_step: float, resources: Mapping[str, 
     return {"fits": needed <= notice, "needed_s": round(needed, 3), "notice_s": float(notice)}
 
 
+def against_estimate(estimate: Any, seen: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """What was estimated beside what was seen and their ratio, for each figure that both have."""
+    if not isinstance(estimate, Mapping):
+        return {}
+    rows = {}
+    for name, value in seen.items():
+        told = estimate.get(name)
+        if isinstance(told, (int, float)) and told > 0 and value > 0:
+            rows[name] = {"estimated": float(told), "seen": round(value, 4), "ratio": round(value / told, 4)}
+    return rows
+
+
 def earlier_stood_still(attempts: Path, own: str) -> str | None:
     """The attempt before `own`, if it was interrupted without having advanced a step."""
     mine = AttemptName.parse(own)

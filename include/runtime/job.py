@@ -18,7 +18,7 @@ from include.domain.outcomes import Outcome, StopReason
 from include.domain.spec import Placement, Report, RunSpec
 from include.runtime import rng
 from include.runtime.checkpoint import Checkpoint, CheckpointStore, Found, Retention, Snapshot
-from include.runtime.cost import Peaks, Resumption, furthest_step, preemption, used
+from include.runtime.cost import Peaks, Resumption, against_estimate, furthest_step, preemption, used
 from include.runtime.errors import Interrupted, ProgressError, Superseded
 from include.runtime.outputs import Outputs
 from include.runtime.progress import Progress
@@ -228,15 +228,34 @@ class Job:
                 f"this job is marked preemptible, but a step and a save take {notice['needed_s']} s and the site gives notice of "
                 f"{notice['notice_s']} s: what was done since the last checkpoint would be lost"
             )
+        costs = used(self.progress.seconds, self.ranks, self.peaks)
         return {
             "warnings": self.warnings,
             "tokens": self.progress.tokens,
-            "tokens_per_s": self.progress.tokens / self.train_seconds if self.train_seconds else 0.0,
-            **used(self.progress.seconds, self.ranks, self.peaks),
+            "tokens_per_s": self._tokens_per_s,
+            **costs,
+            **self._estimated(costs),
             "checkpoints": self.saver.cost.to_json(self.train_seconds),
             "resumption": self._resumption.to_json(a_step),
             **({"preemption": notice} if notice else {}),
         }
+
+    @property
+    def _tokens_per_s(self) -> float:
+        return self.progress.tokens / self.train_seconds if self.train_seconds else 0.0
+
+    def _estimated(self, costs: Mapping[str, float]) -> dict[str, Any]:
+        """What was estimated before the job was submitted, against what was seen; {} where nothing was."""
+        seen = {
+            "tokens": float(self.progress.tokens),
+            "seconds": self.train_seconds or self.progress.seconds,
+            "tokens_per_s": self._tokens_per_s,
+            "memory_gb": costs.get("peak_gpu_memory_bytes", costs["peak_memory_bytes"]) / 1e9,
+            "checkpoint_gb": self.saver.cost.size_bytes / 1e9,
+            "save_s": self.saver.cost.longest_s,
+        }
+        rows = against_estimate(self.placement.resources.get("estimate"), seen)
+        return {"estimate": rows} if rows else {}
 
 
 def _retention(settings: Settings) -> Retention:

@@ -11,12 +11,14 @@ from include.runtime.checkpoint import CheckpointStore, Snapshot
 
 @dataclass
 class SaveCost:
-    """saves: whole ones. seconds: spent writing them, wherever. stall_s: for which the work stood still. longest_s: of one save."""
+    """saves: whole ones. seconds: spent writing them, wherever. stall_s: for which the work stood still. longest_s and size_bytes: of the
+    longest and the largest save."""
 
     saves: int = 0
     seconds: float = 0.0
     stall_s: float = 0.0
     longest_s: float = 0.0
+    size_bytes: int = 0
 
     def to_json(self, train_seconds: float) -> dict[str, float]:
         whole = train_seconds + self.stall_s
@@ -27,6 +29,7 @@ class SaveCost:
             "stall_s": round(self.stall_s, 4),
             "longest_s": round(self.longest_s, 4),
             "stall_share": round(share, 5),
+            "size_bytes": float(self.size_bytes),
         }
 
 
@@ -74,7 +77,8 @@ class Saver:
     def _write(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], keep: bool) -> None:
         started = time.monotonic()
         try:
-            self.store.save(step, snapshot, random, keep=keep)
+            written = self.store.save(step, snapshot, random, keep=keep)
+            self.cost.size_bytes = max(self.cost.size_bytes, sum(path.stat().st_size for path in written.iterdir()))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller's thread must raise it
             self._error = error
         took = time.monotonic() - started

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from pydantic import Field, model_validator
+
 from include.domain.environment import Environment
 from include.settings.base import Settings
 
@@ -15,6 +17,29 @@ class StageDefaults(Settings):
     gpus: int = 0
     nodes: int = 1
     time_limit_minutes: int = 60
+
+
+class DeviceSettings(Settings):
+    """What estimates count with: one GPU, or on a cluster without them one CPU core. Nothing else reads it.
+
+    utilisation: share of the peak that training reaches. store_mb_s: what one process writes to the store in a second.
+    """
+
+    name: str
+    kind: Literal["gpu", "cpu"] = "gpu"
+    bf16_tflops: float = Field(gt=0)
+    fp32_tflops: float = Field(gt=0)
+    bandwidth_gb_s: float = Field(gt=0)
+    memory_gb: float | None = Field(None, gt=0)
+    """Of a GPU; a CPU job's is what it asks for."""
+    utilisation: float = Field(0.4, gt=0, le=1)
+    store_mb_s: float = Field(1000.0, gt=0)
+
+    @model_validator(mode="after")
+    def _has_memory(self) -> "DeviceSettings":
+        if (self.kind == "gpu") != (self.memory_gb is not None):
+            raise ValueError("`memory_gb` is a GPU's, and every GPU's; a CPU job has what it asks for")
+        return self
 
 
 class PreemptibleSettings(Settings):
@@ -81,6 +106,8 @@ class Cluster(Settings):
     orphan_age_s: int = 600
     """From this age on a job with our prefix that no record knows counts as an orphan; a younger one may be about to be recorded."""
     defaults: StageDefaults = StageDefaults()
+    device: DeviceSettings | None = None
+    """Left out: nothing is estimated before a job is submitted."""
 
     def environment(self, lock: str) -> Environment:
         """The environment of jobs here, given the lock file's sha256."""

@@ -1,10 +1,11 @@
 """configs/recipes/*.yaml: what to train. A recipe is immutable as name@version; its digest stands in every run."""
 
+import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from include.domain.canonical import digest
+from include.domain.canonical import check_digest, digest
 from include.domain.split import DEFAULT_SHARES
 from include.settings.base import Settings, added_identity, stable_form
 from include.settings.ppo import PpoSettings
@@ -19,23 +20,67 @@ from include.settings.training import (
 )
 
 Method = Literal["dpo", "ppo"]
+_MODEL_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.(safetensors|json|jinja|model)\Z")
+
+
+class ModelShape(Settings):
+    """The size of a base, for estimates alone. kv_width: heads of keys × width of a head; left out: hidden_size."""
+
+    parameters: float = Field(gt=0)
+    layers: int = Field(ge=1)
+    hidden_size: int = Field(ge=1)
+    vocab_size: int = Field(ge=1)
+    kv_width: int | None = Field(None, ge=1)
 
 
 class BaseSource(Settings):
-    """The raw file a base is imported from, pinned by sha256. Left empty for generated sources, whose bytes follow from a seed."""
+    """What a base is imported from, pinned by sha256. Left unpinned for generated sources, whose bytes follow from a seed.
 
-    kind: Literal["file", "generated"]
+    kind ``safetensors``: the folder of a Hugging Face model, each of whose files is pinned; nothing else in it is read. A recipe
+    whose `files` are left out is planned and estimated, and refused when it runs: `align pin FOLDER` prints them.
+    """
+
+    kind: Literal["file", "generated", "safetensors"]
     path: str | None = None
     """Relative to ALIGN_SOURCES, or absolute."""
     sha256: str | None = None
     seed: int = 0
     rows: int = 0
+    repository: str | None = added_identity(None)
+    """The hub id and the commit that `files` are of; nothing is fetched by it."""
+    revision: str | None = added_identity(None, pattern=r"^[0-9a-f]{40}$")
+    files: dict[str, str] = added_identity({})
+    """File name → sha256:…"""
+    shape: ModelShape | None = added_identity(None)
 
     @model_validator(mode="after")
     def _pinned(self) -> "BaseSource":
         if self.kind == "file" and not (self.path and self.sha256):
             raise ValueError("a file must be named with `path` and pinned with `sha256`")
+        if self.kind == "safetensors":
+            if not self.path or self.sha256:
+                raise ValueError("a folder of safetensors is named with `path` and pinned with `files`, not with `sha256`")
+            _check_files(self.files)
+        elif self.files or self.repository or self.revision:
+            raise ValueError("`files`, `repository` and `revision` belong to kind: safetensors")
         return self
+
+
+def is_model_file(name: str) -> bool:
+    """Whether a file of a model's folder is data that is read: safetensors, JSON, a template, a tokenizer's model."""
+    return _MODEL_FILE.match(name) is not None
+
+
+def _check_files(files: dict[str, str]) -> None:
+    """Plain names of data files, each with a digest."""
+    for name, sha256 in files.items():
+        if not is_model_file(name):
+            raise ValueError(
+                f"files: {name!r} is neither .safetensors nor .json, .jinja or .model: nothing else is read, pickles least of all"
+            )
+        check_digest(sha256, f"files.{name}")
+    if files and not {"config.json", "tokenizer.json"} <= set(files):
+        raise ValueError("files: config.json and tokenizer.json are needed beside the weights")
 
 
 class DataSource(Settings):
@@ -188,6 +233,12 @@ class Recipe(Settings):
                 raise ValueError("annotation.agreement_not_applicable_passes is for recipes marked `demonstration: true` only")
         elif not self.release.registered_name.startswith("demo-"):
             raise ValueError("release.registered_name of a demonstration recipe must begin with 'demo-'")
+        return self
+
+    @model_validator(mode="after")
+    def _source_fits(self) -> "Recipe":
+        if (self.base_source.kind == "safetensors") != (self.base.kind == "safetensors"):
+            raise ValueError(f"base_source.kind {self.base_source.kind} does not give what base.kind {self.base.kind} reads")
         return self
 
     @property

@@ -21,6 +21,8 @@ class JobSettings(Settings):
     gpus: int | None = None
     nodes: int = 1
     preemptible: bool = False
+    accepted_loss_minutes: float = added_placement(10.0, gt=0)
+    """Work one is ready to do again after a preemption; a preemptible job whose checkpoint takes longer than that is refused."""
     heavy: bool = True
     """Takes one licence `heavy` where the cluster has it, so that heavy jobs run one at a time."""
     max_parallel: int | None = added_placement(None, ge=1)

@@ -67,8 +67,9 @@ class TinyModel(Settings):
 
 
 class BaseImportSettings(StageSettings):
-    kind: Literal["gguf", "tiny"] = identity()
+    kind: Literal["gguf", "tiny", "safetensors"] = identity()
     file: str = identity()
+    """The raw file's name; of safetensors the model's, as its folder is called in the store."""
     dtype: Literal["float32"] = identity("float32")
     chat_template: Literal["chatml", "source"] = added_identity("chatml")
     """ChatML as this project renders it, or the template that the raw file brings."""

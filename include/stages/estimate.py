@@ -3,17 +3,21 @@
 Upper bounds from the recipe's own numbers: every sequence is taken as long as it may be. Arithmetic of a token, with N
 parameters: 2N forward, 6N forward and backward (Kaplan et al. 2020, section 2.1); with frozen weights under adapters 4N.
 Decoding is bound by the weights that must be read for each step, until its batch is large enough for the arithmetic.
+Memory is in `memory`.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from include.domain.errors import SpecError
 from include.settings.recipes import Recipe
-from include.settings.training import DpoSettings, OptimiserSettings, SftSettings, TinyModel
+from include.settings.stage import StageSettings
+from include.settings.training import DpoSettings, GenerateSettings, OptimiserSettings, SftSettings
+from include.stages import memory
+from include.stages.hardware import FORWARD, At, Hardware
+from include.stages.memory import Layout, Shape
 
+<<<<<<< HEAD
 FORWARD, TRAIN, TRAIN_ADAPTER = 2.0, 6.0, 4.0
 WEIGHT_BYTES = 4
 """float32 weights."""
@@ -48,61 +52,68 @@ class Hardware:
             2 * parameters / (self.bandwidth_gb_s * 1e9), FORWARD * parameters * together / (self.peak_tflops * 1e12 * self.utilisation)
         )
         return a_step * tokens * math.ceil(rows / (together * self.devices))
+=======
+TRAIN, TRAIN_ADAPTER = 6.0, 4.0
+PROMPT_SHARE = 0.5
+"""Of a sequence's longest length, what is taken to be prompt where answers are drawn."""
+GB = 1e9
+>>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
 @dataclass(frozen=True)
 class StageCost:
-    """Of one stage: tokens it computes on, seconds by part, bytes of memory a device and of one checkpoint, saves a second."""
+    """Of one stage: tokens it computes on, seconds by part, memory of a device by part, and its checkpoints.
+
+    state_gb: what of the memory no choice of batch can avoid. host_gb: a node's memory beside the devices', at its peak.
+    interval_s: between two saves. save_s: to write one. steps: updates, or portions of answers.
+    """
 
     stage: str
     tokens: float
     seconds: Mapping[str, float]
-    memory_gb: float
+    memory: Mapping[str, float]
+    state_gb: float
+    host_gb: float
     checkpoint_gb: float
-    checkpoint_mb_s: float
+    interval_s: float
+    save_s: float
+    hardware: Hardware
 
     @property
     def total_s(self) -> float:
         return math.fsum(self.seconds.values())
 
     @property
+    def memory_gb(self) -> float:
+        return math.fsum(self.memory.values())
+
+    @property
+    def checkpoint_mb_s(self) -> float:
+        return self.checkpoint_gb * 1e3 / max(self.interval_s, 1e-9)
+
+    @property
     def bottleneck(self) -> str:
         return max(self.seconds, key=lambda part: self.seconds[part])
 
 
-def parameters_of(recipe: Recipe) -> float:
-    """The size of the recipe's base: from its shape, or as its file's name says (…135M…).
-
-    Raises:
-        SpecError: neither says it.
-    """
-    if recipe.base.tiny is not None:
-        return float(_parameters_of_shape(recipe.base.tiny))
-    found = _SIZE_IN_NAME.search(recipe.base.file)
-    if found is None:
-        raise SpecError(f"recipe {recipe.name}: the name of its base, {recipe.base.file}, tells no size; give --parameters, such as 7e9")
-    return float(found.group(1)) * {"M": 1e6, "B": 1e9}[found.group(2)]
-
-
-def _parameters_of_shape(shape: TinyModel) -> int:
-    """Embedding (tied), and in each layer four attention matrices and three of a SwiGLU block of 8/3 the width."""
-    return shape.vocab_size * shape.hidden_size + shape.layers * (4 + 8) * shape.hidden_size**2
-
-
-def estimate(recipe: Recipe, parameters: float, hardware: Hardware, method: str | None = None) -> list[StageCost]:
+def estimate(recipe: Recipe, shape: Shape, at: At, method: str | None = None) -> list[StageCost]:
     """The stages that train or generate, in their order; `method`: dpo or ppo, by default the recipe's."""
-    last = _ppo if (method or recipe.method) == "ppo" else _dpo
-    return [
-        _sft(recipe, parameters, hardware),
-        _generate(recipe, parameters, hardware),
-        _reward(recipe, parameters, hardware),
-        last(recipe, parameters, hardware),
-    ]
+    return [of_stage(stage, recipe, shape, at) for stage in ("sft", "generate", "reward_model", method or recipe.method)]
 
 
-def _trained(settings: OptimiserSettings, n: float, hardware: Hardware) -> tuple[float, float, float]:
-    """(arithmetic of a token, bytes a device of the trained model, bytes of a checkpoint)."""
+def of_stage(stage: str, recipe: Recipe, shape: Shape, at: At) -> StageCost:
+    """One of sft, generate, reward_model, dpo and ppo."""
+    hardware = at(getattr(recipe, stage))
+    if stage == "generate":
+        return _generate(recipe, shape, hardware)
+    if stage == "ppo":
+        return _ppo(recipe, shape, hardware)
+    return _trained(stage, recipe, shape, hardware)
+
+
+def _layout(settings: OptimiserSettings, hardware: Hardware) -> Layout:
     adapters = isinstance(settings, (SftSettings, DpoSettings)) and settings.lora is not None
+<<<<<<< HEAD
     share = ADAPTER_SHARE if adapters else 1.0
     memory = _state_bytes(n, settings.zero_stage, hardware, share)
     return (TRAIN_ADAPTER if adapters else TRAIN) * n, memory, n * share * CHECKPOINT_BYTES
@@ -114,113 +125,151 @@ def _state_bytes(n: float, zero_stage: int, hardware: Hardware, share: float = 1
     gradients = n * share * 4 / (hardware.devices if zero_stage >= 2 else 1)
     moments = n * share * 8 / (hardware.devices if zero_stage >= 1 else 1)
     return weights + gradients + moments
+=======
+    return Layout(
+        ranks=hardware.devices,
+        tensor=settings.tensor_parallel,
+        pipeline=getattr(settings, "pipeline_parallel", 1),
+        zero_stage=settings.zero_stage,
+        offload=settings.offload,
+        precision=settings.precision,
+        rows=min(settings.micro_batch, math.ceil(settings.global_batch / hardware.devices)),
+        length=settings.max_length,
+        trained_share=memory.ADAPTER_SHARE if adapters else 1.0,
+        background=settings.save_in_background,
+        deepspeed=settings.engine == "deepspeed",
+    )
+>>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
-def _cost(stage: str, settings: OptimiserSettings, tokens: float, seconds: dict[str, float], memory: float, checkpoint: float) -> StageCost:
-    interval = max(math.fsum(seconds.values()) / settings.steps * settings.save_every_steps, 1e-9)
-    return StageCost(stage, tokens, seconds, memory / 1e9, checkpoint / 1e9, checkpoint / 1e6 / interval)
+def _trained(stage: str, recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
+    """SFT, a reward model (two sides of a pair, all members one after the other), DPO (two sides, and once as its own reference)."""
+    settings: OptimiserSettings = getattr(recipe, stage)
+    layout = _layout(settings, hardware)
+    sides = 1 if stage == "sft" else 2
+    members = max(1, len(recipe.reward_model.seeds)) if stage == "reward_model" else 1
+    tokens = float(sides * settings.steps * settings.global_batch * settings.max_length)
+    flop = (TRAIN if layout.trained_share == 1 else TRAIN_ADAPTER) * shape.parameters * tokens * members
+    seconds = {"training": hardware.seconds(flop, settings.precision)}
+    doubled = Layout(**{**vars(layout), "rows": sides * layout.rows})
+    parts = memory.training(shape, doubled)
+    if stage == "dpo":
+        seconds["reference"] = hardware.seconds(FORWARD * shape.parameters * tokens, settings.precision)
+    if stage == "reward_model":
+        parts["logits"] = 0.0
+    steps = settings.steps * members
+    spent = Spent(members * tokens, seconds, _interval(settings, math.fsum(seconds.values()) / steps), parts)
+    best = stage == "reward_model" or getattr(settings, "early_stop", None) is not None
+    return _cost(stage, spent, shape, [layout], hardware, best=best)
 
 
-def _sft(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
-    settings = recipe.sft
-    tokens = float(settings.steps * settings.global_batch * settings.max_length)
-    flop, memory, checkpoint = _trained(settings, n, hardware)
-    return _cost("sft", settings, tokens, {"training": hardware.seconds(flop * tokens)}, memory, checkpoint)
-
-
-def _generate(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
+def _generate(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
+    """A server of vLLM may share the weights among several devices of the job."""
     settings = recipe.generate
-    rows = settings.prompt_limit * settings.candidates_per_prompt
-    new = settings.sampling.max_new_tokens
-    seconds = {"decoding": hardware.decoding_seconds(n, rows, new, settings.generation_batch)}
-    return StageCost("generate", float(rows * new), seconds, n * WEIGHT_BYTES / 1e9, 0.0, 0.0)
+    rows, share = settings.prompt_limit * settings.candidates_per_prompt, _served_by(settings)
+    new, dtype = settings.sampling.max_new_tokens, settings.dtype
+    held = replace(shape, parameters=shape.parameters / share, kv_width=max(1, shape.kv_width // share))
+    seconds = {
+        "prompts": hardware.seconds(FORWARD * held.parameters * rows * recipe.sft.max_length * PROMPT_SHARE, dtype),
+        "decoding": hardware.decoding_seconds(held.parameters, rows, new, settings.generation_batch, dtype),
+    }
+    parts = memory.answering(held, min(rows, settings.generation_batch), recipe.sft.max_length + new, 2 if dtype == "bfloat16" else 4)
+    spent = Spent(float(rows * new), seconds, math.fsum(seconds.values()), parts)
+    return _cost("generate", spent, shape, [], replace(hardware, devices=share * hardware.devices))
 
 
-def _reward(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
-    settings = recipe.reward_model
-    tokens = float(2 * settings.steps * settings.global_batch * settings.max_length)
-    flop, memory, checkpoint = _trained(settings, n, hardware)
-    members = max(1, len(settings.seeds))
-    return _cost("reward_model", settings, members * tokens, {"training": members * hardware.seconds(flop * tokens)}, memory, checkpoint)
+def _served_by(settings: GenerateSettings) -> int:
+    """Devices that hold one copy of the weights: what the server's command says after --tensor-parallel-size."""
+    command = list(settings.server_command)
+    flag = "--tensor-parallel-size"
+    if settings.backend != "vllm" or flag not in command[:-1]:
+        return 1
+    said = command[command.index(flag) + 1]
+    return int(said) if said.isdecimal() and int(said) > 0 else 1
 
 
-def _dpo(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
-    settings = recipe.dpo
-    tokens = float(2 * settings.steps * settings.global_batch * settings.max_length)
-    flop, memory, checkpoint = _trained(settings, n, hardware)
-    seconds = {"training": hardware.seconds(flop * tokens), "reference": hardware.seconds(FORWARD * n * tokens)}
-    return _cost("dpo", settings, tokens, seconds, memory + n * WEIGHT_BYTES, checkpoint)
-
-
-def _ppo(recipe: Recipe, n: float, hardware: Hardware) -> StageCost:
+def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     """Actor and critic are trained, reference and reward models score; the sampler reads the actor."""
     settings = recipe.ppo
-    rows, members = settings.iterations * settings.prompts_per_iteration, max(1, len(recipe.reward_model.seeds))
-    tokens = float(rows * settings.max_length)
-    decoding = settings.iterations * hardware.decoding_seconds(
-        n, settings.prompts_per_iteration, settings.max_new_tokens, settings.generation_batch
+    members = max(1, len(recipe.reward_model.seeds))
+    tokens = float(settings.iterations * settings.prompts_per_iteration * settings.max_length)
+    decoding = hardware.decoding_seconds(
+        shape.parameters, settings.prompts_per_iteration, settings.max_new_tokens, settings.generation_batch, "float32"
     )
+    scored = (3 + members) * FORWARD * shape.parameters * tokens  # reference, value, the actor's own log-probabilities, rewards
+    read = FORWARD * shape.parameters * settings.iterations * settings.prompts_per_iteration * settings.max_length * PROMPT_SHARE
     seconds = {
-        "decoding": decoding,
-        "scoring": hardware.seconds((3 + members) * FORWARD * n * tokens),  # reference, value, the actor's own log-probabilities, rewards
-        "training": hardware.seconds(2 * TRAIN * n * settings.epochs * tokens),
+        "prompts": hardware.seconds(read, "fp32"),
+        "decoding": settings.iterations * decoding,
+        "scoring": hardware.seconds(scored, settings.precision),
+        "training": hardware.seconds(2 * TRAIN * shape.parameters * settings.epochs * tokens, settings.precision),
     }
+<<<<<<< HEAD
     interval = max(math.fsum(seconds.values()) / settings.iterations * settings.save_every_steps, 1e-9)
     checkpoint = 2 * n * CHECKPOINT_BYTES
     copies = 1 + members + (settings.zero_stage == 3)  # the frozen models; where the actor is cut up, a whole one to draw with
     memory = 2 * _state_bytes(n, settings.zero_stage, hardware) + n * copies * WEIGHT_BYTES
     return StageCost("ppo", tokens, seconds, memory / 1e9, checkpoint / 1e9, checkpoint / 1e6 / interval)
+=======
+    stage, offload = int(getattr(settings, "zero_stage", 0)), str(getattr(settings, "offload", "none"))
+    layout = Layout(
+        ranks=hardware.devices, zero_stage=stage, offload=offload, precision=settings.precision,
+        rows=settings.micro_batch, length=settings.max_length, background=settings.save_in_background,
+    )  # fmt: skip
+    one = memory.training(shape, layout)
+    shared = ("activations", "logits", "bf16 copies", "buckets", "gathered")  # actor and critic take turns
+    parts = {name: value if name in shared else 2 * value for name, value in one.items()}
+    parts["reference"] = memory.FP32 * shape.parameters
+    parts["rewards"] = members * memory.FP32 * shape.parameters
+    rows = min(settings.generation_batch, settings.prompts_per_iteration)
+    parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
+    spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), parts)
+    return _cost("ppo", spent, shape, [layout, layout], hardware)
+>>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One thing that could be chosen otherwise: hours by the clock and of the devices, and what is slow then."""
+class Spent:
+    """Tokens, seconds by part, seconds between two saves, and bytes of a device by part."""
 
-    name: str
-    hours: float
-    device_hours: float
-    slowest: str
-
-
-def choices(recipe: Recipe, parameters: float, hardware: Hardware) -> list[Choice]:
-    """What more rollouts, a larger model, more devices, and the other method would cost."""
-    ppo = recipe.ppo.model_copy(update={"prompts_per_iteration": 2 * recipe.ppo.prompts_per_iteration})
-    rollouts = recipe.model_copy(update={"ppo": ppo})
-    twice = replace(hardware, devices=2 * hardware.devices)
-    return [
-        _choice("dpo", recipe, parameters, hardware, "dpo"),
-        _choice("ppo", recipe, parameters, hardware, "ppo"),
-        _choice("ppo, twice the rollouts", rollouts, parameters, hardware, "ppo"),
-        _choice(f"{recipe.method}, twice the model", recipe, 2 * parameters, hardware, recipe.method),
-        _choice(f"{recipe.method}, twice the devices", recipe, parameters, twice, recipe.method),
-    ]
+    tokens: float
+    seconds: Mapping[str, float]
+    interval_s: float
+    memory: Mapping[str, float]
 
 
-def _choice(name: str, recipe: Recipe, parameters: float, hardware: Hardware, method: str) -> Choice:
-    stages = estimate(recipe, parameters, hardware, method)
-    slowest = max(stages, key=lambda stage: stage.total_s)
-    hours = math.fsum(stage.total_s for stage in stages) / 3600
-    return Choice(name, hours, hours * hardware.devices, f"{slowest.stage}: {slowest.bottleneck}")
+def _interval(settings: StageSettings, step_s: float) -> float:
+    """Seconds between two saves: by steps or by minutes, whichever comes first, and never less than a step."""
+    by_steps = settings.save_every_steps * step_s
+    return max(step_s, min(by_steps, 60 * settings.save_every_minutes)) if settings.save_every_minutes else by_steps
 
 
-def rendered(recipe: Recipe, parameters: float, hardware: Hardware, method: str | None = None) -> str:
-    """Both tables as text."""
-    stages = estimate(recipe, parameters, hardware, method)
-    lines = [
-        f"{recipe.reference}: {parameters:.4g} parameters on {hardware.devices} devices of {hardware.peak_tflops:g} TFLOP/s, "
-        f"{hardware.bandwidth_gb_s:g} GB/s, {hardware.memory_gb:g} GB, at {hardware.utilisation:.0%} of the peak. Upper bounds.",
-        f"{'stage':14}{'tokens':>10}{'hours':>10}{'device-h':>10}{'GB/device':>11}{'checkpoint GB':>15}{'MB/s':>9}  slow is",
-    ]
-    for stage in stages:
-        fits = "" if stage.memory_gb <= hardware.memory_gb else "  does not fit: a higher zero_stage, lora, or more devices"
-        lines.append(
-            f"{stage.stage:14}{stage.tokens:>10.3g}{stage.total_s / 3600:>10.3g}{stage.total_s * hardware.devices / 3600:>10.3g}"
-            f"{stage.memory_gb:>11.3g}{stage.checkpoint_gb:>15.3g}{stage.checkpoint_mb_s:>9.3g}  {stage.bottleneck}{fits}"
-        )
-    lines += ["", f"{'if':28}{'hours':>10}{'device-h':>10}  slow is"]
-    lines += [
-        f"{choice.name:28}{choice.hours:>10.3g}{choice.device_hours:>10.3g}  {choice.slowest}"
-        for choice in choices(recipe, parameters, hardware)
-    ]
-    lines.append("Memory is of weights, gradients and moments, without activations. Evaluation and people's time are not in it.")
-    return "\n".join(lines)
+def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardware: Hardware, *, best: bool = False) -> StageCost:
+    """`trained`: how each trained model is dealt out. Every process loads the model whole before it is dealt out.
+
+    best: the weights of the best look travel along, in the first process and in each checkpoint.
+    """
+    kept = memory.FP32 * shape.parameters * sum(layout.trained_share for layout in trained) if best else 0.0
+    checkpoint = sum(memory.CHECKPOINT * shape.parameters * layout.trained_share for layout in trained) + kept
+    away = sum(memory.offloaded(shape, layout) for layout in trained)
+    saving = sum(memory.first_process(shape, layout) for layout in trained) + 2 * kept
+    loading = memory.FP32 * shape.parameters
+    host = hardware.processes_a_node * (memory.PROCESS + max(loading, away)) + saving
+    parts = dict(spent.memory)
+    if hardware.cpu:
+        parts = {**parts, "process": memory.PROCESS, "checkpoint": saving, "offloaded": away}
+    state = sum(sum(memory.state(shape, layout).values()) for layout in trained) or parts["weights"]
+    for name in ("reference", "rewards"):
+        state += parts.get(name, 0.0)
+    return StageCost(
+        stage=stage,
+        tokens=spent.tokens,
+        seconds=spent.seconds,
+        memory={name: value / GB for name, value in parts.items() if value},
+        state_gb=state / GB,
+        host_gb=0.0 if hardware.cpu else host / GB,
+        checkpoint_gb=checkpoint / GB,
+        interval_s=spent.interval_s,
+        save_s=checkpoint / 1e6 / hardware.store_mb_s,
+        hardware=hardware,
+    )

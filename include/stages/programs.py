@@ -48,8 +48,10 @@ def of_engine(stage: str, engine: str) -> str | None:
 
 
 def base_import(bench: Bench, source: FileRef) -> Plan:
+    """`source`: one raw file, or the manifest of a folder of safetensors, by its digest."""
     settings = bench.recipe.base.model_copy(update={"file": source.file})
-    return bench.plan("base_import", {"source": Input(source.sha256, source.sha256)}, settings)
+    name = "model" if settings.kind == "safetensors" else "source"
+    return bench.plan("base_import", {name: Input(source.sha256, source.sha256)}, settings)
 
 
 def sft(bench: Bench, base: ModelRef, demonstrations: DatasetRef, others: Mapping[str, DatasetRef] | None = None) -> Plan:

@@ -1,6 +1,6 @@
-"""Base import: a raw file, pinned by its sha256, becomes a plain float32 model folder.
+"""Base import: raw files, pinned by their sha256, become a plain float32 model folder.
 
-kind ``gguf``: a GGUF file of the Llama family. kind ``tiny``: a corpus, from which a tokenizer and a model of under a
+kind ``gguf``: a GGUF file of the Llama family. kind ``safetensors``: a Hugging Face folder. kind ``tiny``: a corpus, from which a tokenizer and a model of under a
 million parameters are made from the seed.
 """
 
@@ -16,16 +16,23 @@ from include.training.chatml import TEMPLATE
 from include.training.gguf_import import read_gguf
 from include.training.loop import run_steps
 from include.training.model_io import save_model
+from include.training.safetensors_import import read_folder
 from include.training.tiny_model import TinySettings, TinyTrainer, build_model, build_tokenizer, read_corpus
 
 SOURCE = "source"
+FOLDER = "model"
+"""The input of kind safetensors: several files under a manifest, which the runtime verifies."""
 
 
 def train(job: Job) -> None:
     job.config.only("kind", "file", "dtype", "tiny", "chat_template")
     job.config.text("dtype", ("float32",), "float32")
-    path = verify_raw(SOURCE, job.input(SOURCE), job.config.text("file"), job.input_digest(SOURCE))
-    make = {"gguf": _from_gguf, "tiny": _from_corpus}[job.config.text("kind", ("gguf", "tiny"))]
+    kind = job.config.text("kind", ("gguf", "tiny", "safetensors"))
+    if kind == "safetensors":
+        path = job.input(FOLDER)
+    else:
+        path = verify_raw(SOURCE, job.input(SOURCE), job.config.text("file"), job.input_digest(SOURCE))
+    make = {"gguf": _from_gguf, "tiny": _from_corpus, "safetensors": _from_folder}[kind]
     model, tokenizer, metrics = make(job, path)
     aside = job.out / "tokenizer"
     tokenizer.save_pretrained(str(aside))
@@ -44,6 +51,14 @@ def _from_gguf(job: Job, path: Path) -> tuple[Any, Any, dict[str, float]]:
     model, tokenizer = read_gguf(path)
     if job.config.text("chat_template", ("chatml", "source"), "chatml") == "chatml":
         tokenizer.chat_template = TEMPLATE
+    job.record(1, {})
+    job.check_stop()
+    return model, tokenizer, {}
+
+
+def _from_folder(job: Job, path: Path) -> tuple[Any, Any, dict[str, float]]:
+    job.expect(1)
+    model, tokenizer = read_folder(path, job.config.text("chat_template", ("chatml", "source"), "chatml"))
     job.record(1, {})
     job.check_stop()
     return model, tokenizer, {}

@@ -131,15 +131,25 @@ class DpoTrainer:
             f"{side}_{k}": v for k, v in self._figures(compared, len(pairs)).items()
         }
 
+    @torch.no_grad()
     def make_reference(self) -> None:
-        """Runs the frozen reference once over all pairs, then lets it go."""
+        """Runs the reference once over all pairs, before the first update.
+
+        Where policy and reference are the same artifact, the policy still is its reference: no second model is held, and a model
+        that is dealt out over ranks need not lie whole on one.
+        """
+        if self.job.input_digest("reference") == self.job.input_digest("policy"):
+            self.engine.eval()
+            self.reference = self._sums_under(self.engine, self.engine.module.model)
+            return
         model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
         scorer = AnswerScorer(model).eval().to(self.engine.device).requires_grad_(False)
         check_frozen("reference", scorer, self.engine)
         with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
-            self.reference = {
-                side: all_sums(scorer, model, self.pairs[side], self.micro_batch, self.pad_id) for side in SIDES if self.pairs[side]
-            }
+            self.reference = self._sums_under(scorer, model)
+
+    def _sums_under(self, scorer: Any, model: Any) -> dict[str, PairSums]:
+        return {side: all_sums(scorer, model, self.pairs[side], self.micro_batch, self.pad_id) for side in SIDES if self.pairs[side]}
 
     def capture(self) -> Snapshot:
         sums = {f"{side}.{name}": getattr(of_side, name) for side, of_side in self.reference.items() for name in ("chosen", "rejected")}

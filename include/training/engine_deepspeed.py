@@ -245,4 +245,4 @@ def _offload_config(offload: str) -> dict[str, Any]:
     """Pinned memory where there is a GPU to copy to. The optimiser stays torch's AdamW: DeepSpeed's own would round otherwise, and be compiled."""
     there = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     names = {"none": (), "optimizer": ("offload_optimizer",), "parameters": ("offload_optimizer", "offload_param")}[offload]
-    return {name: there for name in names}
+    return dict.fromkeys(names, there)

@@ -1,14 +1,16 @@
 """Configuration: YAML 1.2, strict models, identity apart from placement."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from include.gates.policies import policies_from
 from include.settings.base import identity_config, mark_of, placement_config, unmarked
-from include.settings.catalogue import cluster, recipe, recipe_names, rubric
+from include.settings.catalogue import cluster, recipe, recipe_names, rubric, versioned
 from include.settings.errors import SettingsError
 from include.settings.loader import parse, read_yaml
-from include.settings.recipes import Recipe
+from include.settings.recipes import BaseSource, Recipe
 from include.settings.training import STAGE_SETTINGS, Mixture
 
 PLACEMENT = {
@@ -134,3 +136,37 @@ def test_a_rubric_whose_text_changes_cannot_keep_its_version(tmp_path: Path, mon
 def test_clusters_read() -> None:
     assert cluster("local").heavy_licence == "heavy"
     assert cluster("example").store_root.startswith("/")
+
+
+SOURCE: dict[str, Any] = {"kind": "safetensors", "path": "some-model", "files": {}}
+PIN = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"path": None}, "is named with `path`"),
+        ({"sha256": PIN}, "not with `sha256`"),
+        ({"revision": "main"}, "revision"),
+        ({"files": {"pytorch_model.bin": PIN}}, "pickles least of all"),
+        ({"files": {"../config.json": PIN}}, "neither .safetensors"),
+        ({"files": {"model.safetensors": PIN}}, "config.json and tokenizer.json are needed"),
+        ({"files": {"config.json": "1234"}}, "files.config.json"),
+        ({"kind": "generated", "files": {"config.json": PIN}}, "belong to kind: safetensors"),
+    ],
+)
+def test_a_folder_of_safetensors_is_pinned_by_plain_names(changed: dict[str, Any], words: str) -> None:
+    parse(BaseSource, SOURCE, "x.yaml")
+    with pytest.raises(SettingsError, match=words):
+        parse(BaseSource, SOURCE | changed, "x.yaml")
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_names_gates_suites_and_a_rubric_that_are_there(name: str) -> None:
+    found = recipe(name)
+    gates = policies_from(versioned("gates", found.gates))
+    suites = versioned("suites", found.evaluation.suites)["suites"]
+    assert {gate.suite for gate in gates.gates if gate.suite} <= set(suites)
+    assert gates.demonstration == found.demonstration
+    assert rubric(found.annotation.rubric)
+    assert found.annotation.rubric in found.preferences.rubrics

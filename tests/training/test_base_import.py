@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from include.domain.manifest import MANIFEST, build_manifest
 from include.runtime.chat import prompt_ids
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training.model_io import load_causal_lm, load_tokenizer
@@ -67,6 +68,61 @@ def test_a_tiny_model_that_is_not_tiny_is_refused(tmp_path: Path) -> None:
     done = store.run(store.spec("base_import", {"source": "source"}, config))
     assert done.code == 1
     assert "its limit is 1000000" in done.report.message
+
+
+FOLDER_CONFIG: dict[str, Any] = {"kind": "safetensors", "file": "some-model", "dtype": "float32", "tiny": None}
+
+
+def published(store: Store, folder: Path, **config: Any) -> Path:
+    """The tiny base as somebody would publish it: bfloat16, two shards, under a manifest of pinned files; `config` changes config.json."""
+    base = Path(store.places["base"].path)
+    model = load_causal_lm(base).to(torch.bfloat16)
+    model.save_pretrained(str(folder), max_shard_size="60KB")
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        if (base / name).is_file():
+            (folder / name).write_bytes((base / name).read_bytes())
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    (folder / MANIFEST).write_text(json.dumps(build_manifest("base", folder).to_json()))
+    store.artifact("folder", folder)
+    return folder
+
+
+def test_a_folder_of_safetensors_becomes_the_same_model_in_float32(store: Store, tmp_path: Path) -> None:
+    folder = published(store, tmp_path / "some-model")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    done = store.run(store.spec("base_import", {"model": "folder"}, FOLDER_CONFIG, salt="folder"))
+    assert done.code == 0, done.stderr
+    made, there = load_causal_lm(done.output("base")), load_causal_lm(folder)
+    weights = dict(there.named_parameters())
+    assert all(value.dtype == torch.float32 and torch.equal(value, weights[name]) for name, value in made.named_parameters())
+    assert done.report.summary["tokenizer"] == tokenizer_digest(Path(store.places["base"].path))
+    assert done.report.summary["chat_template"] == chat_template_digest(Path(store.places["base"].path))
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"auto_map": {"AutoModelForCausalLM": "modeling.Own"}}, "auto_map: it brings code of its own"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "its weights are quantised"),
+        ({"num_hidden_layers": 3}, "weights do not fit a LlamaForCausalLM: model.layers.2"),
+    ],
+)
+def test_a_folder_that_is_not_plain_weights_is_refused(store: Store, tmp_path: Path, config: dict[str, Any], words: str) -> None:
+    published(store, tmp_path / "some-model", **config)
+    done = store.run(store.spec("base_import", {"model": "folder"}, FOLDER_CONFIG, salt=words))
+    assert done.code == 1
+    assert words in done.report.message
+
+
+def test_a_folder_with_another_byte_than_pinned_is_refused(store: Store, tmp_path: Path) -> None:
+    folder = published(store, tmp_path / "some-model")
+    with open(next(folder.glob("*.safetensors")), "r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x7f")
+    done = store.run(store.spec("base_import", {"model": "folder"}, FOLDER_CONFIG, salt="one byte"))
+    assert done.code == 1
+    assert "safetensors" in done.report.message
 
 
 GGUF = Path(os.environ.get("ALIGN_TEST_GGUF", PROJECT / ".local" / "sources" / "smollm2" / "SmolLM2-135M-Instruct.Q4_1.gguf"))

@@ -186,6 +186,53 @@ def test_every_zero_stage_updates_as_stage_0_but_for_rounding(stage: int) -> Non
     assert all(torch.allclose(weights[name], whole[name], atol=2e-4) for name in whole)
 
 
+OFFLOADS = [(1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters")]
+
+
+@pytest.mark.parametrize(("stage", "offload"), OFFLOADS)
+@pytest.mark.parametrize("micro", [2, 6])
+def test_state_in_the_cpus_memory_changes_nothing_but_rounding(stage: int, offload: str, micro: int) -> None:
+    settings = replace(SETTINGS, zero_stage=stage)
+    norms, here = _train_with(DeepSpeedEngine(AnswerScorer(_model()), settings), micro)
+    engine = DeepSpeedEngine(AnswerScorer(_model()), settings, offload)
+    found, weights = _train_with(engine, micro)
+    assert found == pytest.approx(norms, rel=1e-5)
+    assert all(torch.allclose(weights[name], here[name], rtol=1e-5, atol=1e-6) for name in here)
+    engine.publish()
+    assert all(torch.equal(weights[name], value) for name, value in engine.module.named_parameters())
+
+
+@pytest.mark.parametrize(("stage", "offload"), OFFLOADS)
+def test_offloaded_moments_and_weights_are_put_back_bit_by_bit(tmp_path: Path, stage: int, offload: str) -> None:
+    settings = replace(SETTINGS, zero_stage=stage)
+    engine = DeepSpeedEngine(AnswerScorer(_model()), settings, offload)
+    _train_with(engine, 2)
+    store = CheckpointStore(tmp_path, "1-1.0", "key")
+    store.save(3, Snapshot(engine.capture()).copied(), {})
+    other = DeepSpeedEngine(AnswerScorer(_model(seed=2)), settings, offload)
+    other.restore(store.at(3))
+    norms, further = _train_with(engine, 2)
+    again, also = _train_with(other, 2)
+    assert norms == again
+    assert all(torch.equal(further[name], also[name]) for name in further)
+
+
+@pytest.mark.parametrize(("stage", "offload"), OFFLOADS)
+def test_a_gradient_that_is_not_finite_is_refused_with_state_in_the_cpus_memory_too(stage: int, offload: str) -> None:
+    engine = DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage), offload)
+    loss = _score(engine, collate(_items(), 0)).sum()
+    loss.register_hook(lambda gradient: gradient * float("inf"))
+    engine.backward(loss)
+    with pytest.raises(GuardTripped, match="non_finite_gradient"):
+        engine.step(1e-2)
+
+
+@pytest.mark.parametrize(("stage", "offload", "lowest"), [(0, "optimizer", 1), (0, "parameters", 3), (2, "parameters", 3)])
+def test_an_offload_that_the_stage_cannot_do_is_refused(stage: int, offload: str, lowest: int) -> None:
+    with pytest.raises(TrainingError, match=f"offload: {offload} needs zero_stage {lowest} at least, this run has {stage}"):
+        DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage), offload)
+
+
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_after_training_the_given_module_has_the_weights_whatever_the_stage(stage: int) -> None:
     module = AnswerScorer(_model())

@@ -1,0 +1,63 @@
+"""What a stage will cost, in its task's log before it is submitted, and against what was seen when it is done."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from airflow.sdk.exceptions import AirflowFailException
+
+from include.flows import services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe
+from include.settings.clusters import Cluster
+from include.stages.errors import StageError
+from include.stages.forecast import Measured, compared, forecast, measured_in
+from include.stages.plan import Plan
+
+log = logging.getLogger(__name__)
+_LOOKED_AT = 20
+"""Earlier runs of the stage among which one of the same recipe is looked for."""
+
+
+class Unaffordable(FlowError, AirflowFailException):
+    """What is asked for cannot be on this cluster: no retry helps."""
+
+
+def foretell(made: Plan, run: Mapping[str, Any], where: Cluster) -> dict[str, float]:
+    """Says the estimate and its warnings; gives its figures for the report, {} where nothing can be estimated.
+
+    Raises:
+        Unaffordable: the stage cannot fit, or must not be preemptible.
+    """
+    stage = made.spec.stage
+    found = forecast(recipe(run["recipe"]), stage, where, _measured(made, run) if made.job.preemptible else None)
+    if found is None:
+        return {}
+    for line in found.lines():
+        log.info(line)
+    for warning in found.warnings():
+        log.warning("%s: %s", stage, warning)
+    try:
+        found.check()
+    except StageError as error:
+        raise Unaffordable(str(error)) from error
+    return found.to_json()
+
+
+def _measured(made: Plan, run: Mapping[str, Any]) -> Measured | None:
+    """Seconds of a checkpoint: of an earlier attempt of this key, or of the newest run of this stage of the recipe."""
+    store, runs = services.store(), services.catalog().runs
+    own = {f"attempt {name}": report.to_json() for name in store.attempts(made.key) if (report := store.report(made.key, str(name)))}
+    if (found := measured_in(own)) is not None:
+        return found
+    name = run["recipe"].partition("@")[0]
+    for earlier in runs.newest(made.spec.stage, limit=_LOOKED_AT):
+        if str(earlier.spec.note.get("recipe", "")).partition("@")[0] == name and (done := runs.committed(earlier.key)) is not None:
+            return measured_in({f"run {earlier.key[:19]}": done.report.to_json()})
+    return None
+
+
+def say_what_was_seen(report: Mapping[str, Any]) -> None:
+    """Estimate and report side by side, so that one learns how far it is off."""
+    for line in compared(report.get("summary", {})):
+        log.info(line)

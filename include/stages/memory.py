@@ -1,0 +1,131 @@
+"""Memory of a device while a model is trained or answers: what of it lies there, by part. Upper bounds, in bytes.
+
+State (weights, gradients, moments) is divided as ZeRO and model parallel layers divide it (Rajbhandari et al. 2020, section 3);
+DeepSpeed keeps a float32 master of its part beside the weights from stage 1 on. Activations are those of a transformer without
+recomputation, with fused attention and without sequence parallelism: 10 + 24 / t bytes a token, layer and unit of width in bf16
+over t tensor parallel ranks (Korthikanti et al. 2022, equation 2 without its quadratic term), twice that in float32. The first of
+several pipeline stages has as many micro-batches under way as there are stages, so dividing the layers spares it nothing.
+"""
+
+from dataclasses import dataclass
+
+from include.domain.errors import SpecError
+
+FP32, MOMENTS = 4, 8
+CHECKPOINT = FP32 + MOMENTS
+"""Bytes of a trained parameter in a checkpoint: weight and moments."""
+ADAPTER_SHARE = 0.01
+"""Trained share of the weights under adapters, about what rank 16 is on a 7 B model."""
+ACTIVATION_WHOLE, ACTIVATION_CUT = 10, 24
+"""Bytes of a token, layer and unit of width in bf16: on every tensor parallel rank, and shared out over them."""
+LOGIT_COPIES = 3
+"""Logits of a token in float32: themselves, their log-softmax, and its gradient."""
+BUCKET_ELEMENTS = 500_000_000
+LIVE_ELEMENTS = 1_000_000_000
+"""DeepSpeed's defaults: gradients reduced at once, and parameters that ZeRO 3 keeps gathered."""
+PROCESS = 0.9e9
+"""Of a process before it holds a model: Python, torch and its libraries (seen at the peak of a report on a CPU)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model's size. kv_width: heads of keys × width of a head."""
+
+    parameters: float
+    layers: int
+    hidden: int
+    vocabulary: int
+    kv_width: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a model is dealt out and worked on.
+
+    ranks: processes, one device each. tensor × pipeline of them hold one copy. rows × length tokens are one micro-batch.
+    trained_share: below 1 under adapters. background: a checkpoint is copied before it is written.
+    """
+
+    ranks: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    zero_stage: int = 0
+    offload: str = "none"
+    precision: str = "fp32"
+    rows: int = 1
+    length: int = 1
+    trained_share: float = 1.0
+    background: bool = True
+    deepspeed: bool = True
+
+    def __post_init__(self) -> None:
+        if self.ranks % (self.tensor * self.pipeline):
+            raise SpecError(
+                f"estimate: {self.ranks} processes are no multiple of {self.tensor} × {self.pipeline} that hold one copy of the weights"
+            )
+
+    @property
+    def copy(self) -> int:
+        """Processes that hold one copy of the weights together."""
+        return self.tensor * self.pipeline
+
+    @property
+    def data(self) -> int:
+        """Processes among which the rows of a batch are shared out."""
+        return self.ranks // self.copy
+
+
+def state(shape: Shape, layout: Layout) -> dict[str, float]:
+    """What must be there whatever is computed: weights, master, gradients, moments; nothing of it is an upper bound."""
+    n, data, stage = shape.parameters / layout.copy, layout.data, layout.zero_stage
+    trained = n * layout.trained_share
+    parts = {
+        "weights": FP32 * n / (data if stage >= 3 else 1),
+        "master": FP32 * trained / data if stage else 0.0,
+        "gradients": FP32 * trained / (data if stage >= 2 else 1),
+        "moments": MOMENTS * trained / (data if stage else 1),
+    }
+    away = {"none": (), "optimizer": ("master", "moments"), "parameters": ("master", "moments", "weights")}[layout.offload]
+    return {name: 0.0 if name in away else value for name, value in parts.items()}
+
+
+def offloaded(shape: Shape, layout: Layout) -> float:
+    """Bytes of CPU memory that one process keeps of what is not on its device."""
+    whole = Layout(**{**vars(layout), "offload": "none"})
+    return sum(state(shape, whole).values()) - sum(state(shape, layout).values())
+
+
+def _width(layout: Layout) -> float:
+    """Bytes of activations of a token, layer and unit of width."""
+    return (ACTIVATION_WHOLE + ACTIVATION_CUT / layout.tensor) * (2 if layout.precision == "fp32" else 1)
+
+
+def training(shape: Shape, layout: Layout) -> dict[str, float]:
+    """State and what comes and goes beside it, by part."""
+    tokens = layout.rows * layout.length
+    parts = state(shape, layout)
+    parts["activations"] = tokens * shape.hidden * shape.layers * _width(layout)
+    parts["logits"] = tokens * shape.vocabulary * FP32 * LOGIT_COPIES / layout.tensor
+    if layout.precision != "fp32":
+        parts["bf16 copies"] = 2 * shape.parameters / layout.copy
+    if layout.data > 1 and layout.deepspeed:
+        parts["buckets"] = FP32 * min(shape.parameters * layout.trained_share, BUCKET_ELEMENTS)
+    if layout.zero_stage >= 3:
+        parts["gathered"] = FP32 * min(shape.parameters, LIVE_ELEMENTS)
+    return parts
+
+
+def answering(shape: Shape, rows: int, length: int, weight_bytes: int) -> dict[str, float]:
+    """A model that answers `rows` prompts at once, of `length` tokens with their answers: weights and cached keys and values."""
+    return {
+        "weights": weight_bytes * shape.parameters,
+        "cache": 2 * weight_bytes * shape.layers * shape.kv_width * rows * length,
+        "logits": rows * shape.vocabulary * FP32 * LOGIT_COPIES,
+    }
+
+
+def first_process(shape: Shape, layout: Layout) -> float:
+    """Bytes of CPU memory that the first process needs on top for a checkpoint of whole tensors: gathered, and copied to be
+    written behind the work."""
+    gathers = layout.ranks > 1 or layout.zero_stage > 0
+    return CHECKPOINT * shape.parameters * layout.trained_share * (int(gathers) + int(layout.background))
