@@ -54,12 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     resolve.add_argument("--why", required=True, help="stands in the ledger")
     resolve.add_argument("--who", default=None, help="who decides; by default the user of this shell")
     _estimate_command(commands)
-<<<<<<< HEAD
-    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of an alias or a deployment, or any artifact", ("ref", REFS))
-=======
     _command(commands, "pin", _pin, "prints what pins the files of a model's folder in a recipe", ("folder", "a Hugging Face folder"))
-    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of a champion or deployment", ("ref", REFS))
->>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
+    pull = _command(commands, "pull", _pull, "fetches and verifies the weights of an alias or a deployment, or any artifact", ("ref", REFS))
     pull.add_argument("directory", type=Path, help="a new folder")
     return parser
 

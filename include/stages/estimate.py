@@ -17,47 +17,10 @@ from include.stages import memory
 from include.stages.hardware import FORWARD, At, Hardware
 from include.stages.memory import Layout, Shape
 
-<<<<<<< HEAD
-FORWARD, TRAIN, TRAIN_ADAPTER = 2.0, 6.0, 4.0
-WEIGHT_BYTES = 4
-"""float32 weights."""
-CHECKPOINT_BYTES = 12
-"""Weights and moments."""
-ADAPTER_SHARE = 0.01
-"""Trained share of the weights under adapters, about what rank 16 is on a 7 B model."""
-_SIZE_IN_NAME = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])")
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """One device, and how many there are. utilisation: share of the peak that training reaches (MFU)."""
-
-    devices: int = 8
-    peak_tflops: float = 989.0
-    bandwidth_gb_s: float = 3350.0
-    memory_gb: float = 80.0
-    utilisation: float = 0.4
-
-    def __post_init__(self) -> None:
-        if self.devices < 1 or min(self.peak_tflops, self.bandwidth_gb_s, self.memory_gb) <= 0 or not 0 < self.utilisation <= 1:
-            raise SpecError(f"estimate: devices, tflops, bandwidth and memory must be above 0, utilisation in (0, 1]: {self}")
-
-    def seconds(self, flop: float) -> float:
-        return flop / (self.devices * self.peak_tflops * 1e12 * self.utilisation)
-
-    def decoding_seconds(self, parameters: float, rows: float, tokens: int, batch: int) -> float:
-        """`rows` answers of `tokens` tokens, `batch` at a time on each device."""
-        together = min(batch, math.ceil(rows / self.devices))
-        a_step = max(
-            2 * parameters / (self.bandwidth_gb_s * 1e9), FORWARD * parameters * together / (self.peak_tflops * 1e12 * self.utilisation)
-        )
-        return a_step * tokens * math.ceil(rows / (together * self.devices))
-=======
 TRAIN, TRAIN_ADAPTER = 6.0, 4.0
 PROMPT_SHARE = 0.5
 """Of a sequence's longest length, what is taken to be prompt where answers are drawn."""
 GB = 1e9
->>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
 @dataclass(frozen=True)
@@ -113,19 +76,6 @@ def of_stage(stage: str, recipe: Recipe, shape: Shape, at: At) -> StageCost:
 
 def _layout(settings: OptimiserSettings, hardware: Hardware) -> Layout:
     adapters = isinstance(settings, (SftSettings, DpoSettings)) and settings.lora is not None
-<<<<<<< HEAD
-    share = ADAPTER_SHARE if adapters else 1.0
-    memory = _state_bytes(n, settings.zero_stage, hardware, share)
-    return (TRAIN_ADAPTER if adapters else TRAIN) * n, memory, n * share * CHECKPOINT_BYTES
-
-
-def _state_bytes(n: float, zero_stage: int, hardware: Hardware, share: float = 1.0) -> float:
-    """Weights, gradients and moments of a trained model on each device; `share` of the weights is trained."""
-    weights = n * WEIGHT_BYTES / (hardware.devices if zero_stage >= 3 else 1)
-    gradients = n * share * 4 / (hardware.devices if zero_stage >= 2 else 1)
-    moments = n * share * 8 / (hardware.devices if zero_stage >= 1 else 1)
-    return weights + gradients + moments
-=======
     return Layout(
         ranks=hardware.devices,
         tensor=settings.tensor_parallel,
@@ -139,7 +89,6 @@ def _state_bytes(n: float, zero_stage: int, hardware: Hardware, share: float = 1
         background=settings.save_in_background,
         deepspeed=settings.engine == "deepspeed",
     )
->>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
 def _trained(stage: str, recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
@@ -204,28 +153,21 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
         "scoring": hardware.seconds(scored, settings.precision),
         "training": hardware.seconds(2 * TRAIN * shape.parameters * settings.epochs * tokens, settings.precision),
     }
-<<<<<<< HEAD
-    interval = max(math.fsum(seconds.values()) / settings.iterations * settings.save_every_steps, 1e-9)
-    checkpoint = 2 * n * CHECKPOINT_BYTES
-    copies = 1 + members + (settings.zero_stage == 3)  # the frozen models; where the actor is cut up, a whole one to draw with
-    memory = 2 * _state_bytes(n, settings.zero_stage, hardware) + n * copies * WEIGHT_BYTES
-    return StageCost("ppo", tokens, seconds, memory / 1e9, checkpoint / 1e9, checkpoint / 1e6 / interval)
-=======
-    stage, offload = int(getattr(settings, "zero_stage", 0)), str(getattr(settings, "offload", "none"))
     layout = Layout(
-        ranks=hardware.devices, zero_stage=stage, offload=offload, precision=settings.precision,
+        ranks=hardware.devices, zero_stage=settings.zero_stage, precision=settings.precision,
         rows=settings.micro_batch, length=settings.max_length, background=settings.save_in_background,
     )  # fmt: skip
     one = memory.training(shape, layout)
     shared = ("activations", "logits", "bf16 copies", "buckets", "gathered")  # actor and critic take turns
     parts = {name: value if name in shared else 2 * value for name, value in one.items()}
+    if settings.zero_stage == 3:
+        parts["drawing"] = memory.FP32 * shape.parameters  # a whole copy of the actor to draw answers with
     parts["reference"] = memory.FP32 * shape.parameters
     parts["rewards"] = members * memory.FP32 * shape.parameters
     rows = min(settings.generation_batch, settings.prompts_per_iteration)
     parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
     spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), parts)
     return _cost("ppo", spent, shape, [layout, layout], hardware)
->>>>>>> f18f591 (Estimates by part before a job is submitted and against what was seen; preemption only where saving is short; bases of pinned safetensors; a 7B recipe)
 
 
 @dataclass(frozen=True)
@@ -259,7 +201,7 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
     if hardware.cpu:
         parts = {**parts, "process": memory.PROCESS, "checkpoint": saving, "offloaded": away}
     state = sum(sum(memory.state(shape, layout).values()) for layout in trained) or parts["weights"]
-    for name in ("reference", "rewards"):
+    for name in ("drawing", "reference", "rewards"):
         state += parts.get(name, 0.0)
     return StageCost(
         stage=stage,
