@@ -32,6 +32,7 @@ class Bench:
     """One run of the stage sft in a folder, with any body."""
 
     def __init__(self, root: Path) -> None:
+        self.resources: dict[str, Any] = {}
         self.root = root
         self.base = _base(root / "base")
         folder = Path(self.base.path)
@@ -52,7 +53,7 @@ class Bench:
         out = self.root / "run" / "attempts" / name
         out.mkdir(parents=True)
         (self.root / "run" / "spec.json").write_text(json.dumps(spec.to_json()))
-        placement = Placement(key or spec.key, 1, str(self.root / "run"), {"base": self.base}, settings, {})
+        placement = Placement(key or spec.key, 1, str(self.root / "run"), {"base": self.base}, settings, self.resources)
         (out / "placement.json").write_text(json.dumps(placement.to_json()))
         return ["--spec", str(self.root / "run" / "spec.json"), "--placement", str(out / "placement.json"), "--out", str(out)]
 

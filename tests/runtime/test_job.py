@@ -33,6 +33,17 @@ def test_a_complete_run_reports_its_steps_metrics_and_outputs(bench: Bench) -> N
     assert report.outputs == {"policy": own["digest"]}
 
 
+def test_what_was_estimated_stands_beside_what_was_seen(bench: Bench) -> None:
+    bench.resources = {"estimate": {"tokens": 60.0, "memory_gb": 1000.0, "save_s": 0.0, "checkpoint_gb": 1e-3, "unheard_of": 1.0}}
+    _, report = bench.run(whole, save_every_steps=1)
+    rows = report.summary["estimate"]
+    assert rows["tokens"] == {"estimated": 60.0, "seen": 30.0, "ratio": 0.5}
+    assert 0 < rows["memory_gb"]["ratio"] < 0.1
+    assert set(rows) <= {"tokens", "memory_gb", "checkpoint_gb"}
+    bench.resources = {}
+    assert "estimate" not in bench.run(whole, "1-6.0")[1].summary
+
+
 def test_metrics_are_one_object_a_step_and_progress_says_how_far_it_is(bench: Bench) -> None:
     bench.run(whole, save_every_steps=2)
     folder = bench.root / "run" / "attempts" / "1-5.0"
