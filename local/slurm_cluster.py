@@ -40,7 +40,7 @@ class PrivateSlurm:
         """`beside`: a running cluster whose slurmdbd this one uses too, so that `--clusters` reaches either from either."""
         self.base = base.resolve()
         self._daemons = Daemons(self.base / "run", self.base / "log")
-        self.settings = ClusterSettings(
+        self.settings: ClusterSettings = ClusterSettings(
             name=name, user=pwd.getpwuid(os.getuid()).pw_name, host=socket.gethostname().split(".")[0], base=self.base,
             runtime=self.base / "runtime", nodes=nodes, gpus=gpus, accounting=accounting, ports={},
             slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness, switches=switches,
