@@ -50,6 +50,7 @@ async def test_what_never_ran_is_forgotten_and_nothing_else(
     follower = follower_of(wait, Hub(client=client), structlog.get_logger())
     assert await follower.look(await take_snapshot(client, [follower.watched])) is None
     assert follower.view.state == "PENDING"
+    await asyncio.sleep(1.5)  # a controller says in whole seconds when it was started: within one, the job stays unknown
     await asyncio.to_thread(slurm.kill, "slurmctld")
     shutil.rmtree(state)
     shutil.copytree(kept, state)
