@@ -196,9 +196,7 @@ class SlurmJobOperator(BaseOperator):
     # -- how it is done
 
     def _start(self, context: Context, progress: dict[str, Any]) -> Any:
-        request = self.prepare(context)
-        kept = context["task_state_store"]
-        owner = owner_of(context)
+        request, owner, kept = self.prepare(context), owner_of(context), context["task_state_store"]
         previous = kept.get(STATE_KEY)
         try:
             if isinstance(previous, dict):
