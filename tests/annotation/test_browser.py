@@ -1,6 +1,5 @@
 """The comparing page in a real browser, by keyboard alone."""
 
-import shutil
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -16,33 +15,14 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from tests.annotation.server import Server
 from tests.annotation.support import RUBRIC, batch, prompt, task
+from tests.browsers import open_browser
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--disable-background-networking",
-    "--no-first-run",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=1280,900",
-)
 
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("no Chromium here: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    made = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    made = open_browser(tmp_path_factory.mktemp("profile"))
     yield made
     made.quit()
 

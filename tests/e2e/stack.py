@@ -42,6 +42,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "dpo": {"engine": "megatron", "tensor_parallel": 2, "job": TWO_RANKS},
         "release": {"registered_name": "demo-megatron"},
     },
+    "tiny-third": {"dpo": {"steps": 16}},
+    "tiny-endless": {"dpo": {"steps": 4000, "save_every_steps": 20}},
 }
 
 
