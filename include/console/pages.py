@@ -1,5 +1,6 @@
 """Pages for people: releases, lineage, impact, a dossier with its gates, the ledger, and the pages of a validation."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from include.console.errors import status_of
-from include.console.reading import catalog, full_ref, ledger_rows, releases, validation_file
+from include.console.reading import catalog, dossier_of, full_ref, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
 from include.gates.render import table
 from include.gates.results import report_from
@@ -16,6 +17,21 @@ from include.gates.results import report_from
 router = APIRouter(default_response_class=HTMLResponse)
 _templates = Jinja2Templates(directory=str(Path(__file__).parent / "templates"))
 
+
+def moment(value: Any) -> str:
+    """A stored time as people read it, to the second."""
+    text = str(value or "")
+    return f"{text[:10]} {text[11:19]} UTC" if text[10:11] == "T" else text
+
+
+def plain(value: Any) -> str:
+    """A setting as people read it."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {plain(item)}" for name, item in value.items()) or "none"
+    return "none" if value in (None, "") else str(value)
+
+
+_templates.env.filters.update(moment=moment, plain=plain)
 
 VALIDATION_POLICY = "sandbox allow-scripts allow-popups"
 """Pages of Great Expectations show values of the data and run scripts: in an origin of their own they reach nothing of Airflow's."""

@@ -1,6 +1,7 @@
 """What the console reads: the catalog alone, so that it answers also when MLflow or the cluster are away."""
 
 import os
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,6 +60,19 @@ def ledger_rows(opened: "Catalog", name: str | None) -> dict[str, Any]:
         for e in entries
     ]
     return {"verified_rows": verified, "head": opened.ledger.head(), "rows": rows}
+
+
+def dossier_of(opened: "Catalog", rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The body of the newest dossier with which a deployment became a candidate, by its ledger rows; None when it never did."""
+    from include.stores.errors import NotFound
+
+    for row in reversed(rows):
+        if row["kind"] == "candidate":
+            try:
+                return opened.releases.dossier(row["subject"]).body
+            except NotFound:
+                continue
+    return None
 
 
 def validation_file(name: str, path: str) -> Path:
