@@ -30,6 +30,8 @@ SELF = os.path.abspath(__file__)
 CONFIGURATION_EXIT = 78
 SUPERSEDED_EXIT = 76
 EXISTS_EXIT = 73
+LOG_VARIABLE = "ALIGN_JOB_LOG_FD"
+"""Through this descriptor the program adds lines to the job's own log (`include.runtime.job_log`)."""
 _ATTEMPT = re.compile(r"(\d+)-(\d+)\.(\d+)\Z")
 _KEPT_VARIABLES = ("SLURM_", "CUDA_VISIBLE", "NVIDIA_", "ROCR_", "GPU_DEVICE")
 
@@ -194,6 +196,7 @@ def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
     """Sends both streams into the attempt's folder and hands the process over to the program."""
     print(f"attempt {attempt}: stdout and stderr go there", flush=True)
     sys.stderr.flush()
+    log = os.dup(1)
     for number, name in ((1, "stdout"), (2, "stderr")):
         descriptor = os.open(attempt / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, number)
@@ -213,9 +216,11 @@ def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
     command = [sys.executable, "-m", program, "--spec", str(run / "spec.json")]
     command += ["--placement", str(attempt / "placement.json"), "--out", str(attempt)]
     if ranks > 1:
+        environment.pop(LOG_VARIABLE, None)  # srun's tasks have no descriptor of ours
         environment.update(meeting_point())
         os.execvpe("srun", on_ranks(command, ranks, os.environ.get("SLURM_CPUS_PER_TASK")), environment)
-    os.execve(sys.executable, command, environment)
+    os.set_inheritable(log, True)
+    os.execve(sys.executable, command, environment | {LOG_VARIABLE: str(log)})
 
 
 def on_ranks(command: list[str], ranks: int, cpus: str | None) -> list[str]:

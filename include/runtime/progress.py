@@ -1,4 +1,4 @@
-"""What a job says while it runs: progress.json, rewritten whole, and metrics.jsonl, a line a step."""
+"""What a job says while it runs: progress.json, rewritten whole, metrics.jsonl, a line a step, and now and then a line in its log."""
 
 import json
 import math
@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from include.runtime import job_log
 from include.runtime.files import json_bytes, replace_quickly
 
 PROGRESS = "progress.json"
 METRICS = "metrics.jsonl"
 _LEAST_SECONDS_BETWEEN_WRITES = 0.5
+_SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
@@ -27,7 +29,7 @@ class Progress:
         self.tokens = 0
         self.last_checkpoint: dict[str, Any] | None = None
         self._loop_started = self.started
-        self._written = 0.0
+        self._written = self._said = 0.0
 
     @property
     def seconds(self) -> float:
@@ -48,8 +50,17 @@ class Progress:
         line = {"step": step, "time": time.time(), "tokens": self.tokens, **figures}
         with open(self.folder / METRICS, "a", encoding="utf-8") as stream:
             stream.write(json.dumps(line, sort_keys=True, allow_nan=False) + "\n")
+        if step >= self.asked_steps or time.monotonic() - self._said >= _SECONDS_BETWEEN_LINES:
+            self._said = time.monotonic()
+            job_log.say(self._in_words(metrics))
         if time.monotonic() - self._written >= _LEAST_SECONDS_BETWEEN_WRITES or step >= self.asked_steps:
             self.write()
+
+    def _in_words(self, metrics: Mapping[str, float]) -> str:
+        figures = "".join(f", {name} {value:.4g}" for name, value in sorted(metrics.items()))
+        saved = f", checkpoint {self.last_checkpoint['step']}" if self.last_checkpoint else ""
+        left = f", about {eta:.0f} s left" if (eta := self._eta_s()) else ""
+        return f"step {self.step} of {self.asked_steps}{figures}{saved}{left}"
 
     def saved(self, step: int, attempt: str) -> None:
         """A checkpoint is whole."""

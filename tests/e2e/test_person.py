@@ -129,7 +129,7 @@ def test_links_of_a_task_lead_where_they_say(demonstration: Demonstration, page:
         ("sft.train", "Job output", f"Output of job {job}"),
         ("data.build_datasets", "Validation report", "Great Expectations"),
     ):
-        page.open(f"{demonstration.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task}")
+        page.open(f"{demonstration.url}/dags/{run.dag_id}/runs/{run.run_id}/tasks/{task}/details")
         address = page.wait(words, lambda words=words: page.link(words).get_attribute("href"))  # type: ignore[misc]
         page.shot(f"task-{task}")
         page.open(address)
@@ -144,7 +144,7 @@ def test_who_asked_for_the_run_cannot_approve_it(demonstration: Demonstration, p
     page.see("Release demo-tiny version 1?")
     page.find("#element_comment").send_keys("My own work is fine.")
     page.find("[data-testid=hitl-option-Approve]").click()
-    page.see("User=requester (id=requester) is not a respondent for the task.")
+    page.see("You do not have permission to perform this action.")
     page.shot("approval-refused-to-the-asker")
     assert demonstration.run.states()["release.approve[0]"] == "awaiting_input"
     assert demonstration.ledger("approved") == []

@@ -26,6 +26,8 @@ import json, os, signal, sys
 from hello import WORD
 print("out", WORD)
 print("err", WORD, file=sys.stderr)
+if "ALIGN_JOB_LOG_FD" in os.environ:
+    os.write(int(os.environ["ALIGN_JOB_LOG_FD"]), b"step 3 of 9\\n")
 with open(sys.argv[6] + "/seen.json", "w") as stream:
     json.dump({"argv": sys.argv[1:], "path": os.environ["PYTHONPATH"], "pid": os.getpid(), "blocked": sorted(signal.pthread_sigmask(0, []))}, stream)
 """
@@ -109,6 +111,7 @@ def test_it_becomes_the_program_with_the_contracts_arguments_and_the_unpacked_co
     assert (attempt / "stderr").read_text() == "err world\n"
     assert json.loads((attempt / "placement.json").read_text()) == {"n": 1}
     assert str(attempt) in done.stdout
+    assert done.stdout.endswith("\nstep 3 of 9\n"), "what the program says for the job's own log"
 
 
 def test_the_attempt_is_named_by_submission_job_and_restart(site: Site) -> None:
