@@ -1,5 +1,6 @@
 """Pages for people: releases, lineage, impact, a dossier with its gates, the ledger, and the pages of a validation."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from include.console.errors import status_of
-from include.console.reading import catalog, dossier_of, full_ref, ledger_rows, releases, validation_file
+from include.console.reading import catalog, full_ref, has_pages, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
 from include.gates.render import table
 from include.gates.results import report_from
@@ -96,6 +97,16 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
 @router.get("/ledger")
 def ledger(request: Request, name: str | None = None) -> HTMLResponse:
     return _page(request, "ledger.html", name=name, **ledger_rows(catalog(), name))
+
+
+@router.get("/validation/{name}/")
+def validation_report(request: Request, name: str) -> HTMLResponse:
+    """What was expected of the data and what was seen, table by table; Great Expectations' own pages need the internet for their looks."""
+    report = json.loads(validation_file(name, "report.json").read_text("utf-8"))
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for check in report["checks"]:
+        tables.setdefault(check["table"], []).append(check)
+    return _page(request, "validation.html", name=name, report=report, tables=tables, pages=has_pages(name))
 
 
 @router.get("/validation/{name}/{path:path}", response_class=FileResponse)

@@ -1,7 +1,6 @@
 """What the console reads: the catalog alone, so that it answers also when MLflow or the cluster are away."""
 
 import os
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,19 +61,6 @@ def ledger_rows(opened: "Catalog", name: str | None) -> dict[str, Any]:
     return {"verified_rows": verified, "head": opened.ledger.head(), "rows": rows}
 
 
-def dossier_of(opened: "Catalog", rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The body of the newest dossier with which a deployment became a candidate, by its ledger rows; None when it never did."""
-    from include.stores.errors import NotFound
-
-    for row in reversed(rows):
-        if row["kind"] == "candidate":
-            try:
-                return opened.releases.dossier(row["subject"]).body
-            except NotFound:
-                continue
-    return None
-
-
 def validation_file(name: str, path: str) -> Path:
     """A page of a validation, confined to its folder.
 
@@ -90,3 +76,13 @@ def validation_file(name: str, path: str) -> Path:
     if folder.parent != root.resolve() or not wanted.is_relative_to(folder) or not wanted.is_file():
         raise NotFound(f"there is no page {path} of validation {name}")
     return wanted
+
+
+def has_pages(name: str) -> bool:
+    """Whether Great Expectations wrote pages of a validation (where it could not run, there are none)."""
+    from include.stores.errors import NotFound
+
+    try:
+        return validation_file(name, "index.html").is_file()
+    except NotFound:
+        return False

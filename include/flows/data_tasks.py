@@ -150,7 +150,7 @@ def _show(report: "ValidationReport", run: Json) -> None:
     from include.flows.links import validation_link
 
     print(f"Validation {report.outcome}: {report.text}\nPages: {report.docs / 'index.html'}")
-    validation_link(report.docs, str(run["run_id"]))
+    validation_link(report, str(run["run_id"]))
 
 
 def checked(info: "DatasetInfo", found: Recipe, folder: Path) -> None:

@@ -136,13 +136,9 @@ def _text(body: Json, gates: Json, wanted: Json) -> str:
     for fact in body["datasets"]:
         licences = ", ".join(fact["licences"]) or "–"
         lines.append(f"- {fact['dataset']}: {licences}; imported or synthetic {fact['imported_share']:.0%}")
-<<<<<<< HEAD
     if ensemble := body.get("reward_ensemble"):
         lines += ["", f"**Reward ensemble**, its {ensemble['combine']}", "", *(f"- `{member}`" for member in ensemble["members"])]
-    lines += ["", "**Known risks**", "", *(f"- {risk}" for risk in body["known_risks"] or ["none recorded"])]
-=======
     lines += [] if body["known_risks"] else ["", "No known risk is recorded."]  # else they stand below the gates
->>>>>>> f107caa (A job's own log says which step it is at; links stand on the tab Details; long paths wrap)
     lines += ["", f"Champion now: `{wanted['champion'] or NotDone.NO_CHAMPION}`. Canary: a shadow run on recorded prompts."]
     return "\n".join(lines)
 

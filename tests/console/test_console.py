@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,20 @@ def test_the_pages_of_a_validation_in_an_origin_of_their_own(signed_in: TestClie
     policy = answer.headers["content-security-policy"].split()
     assert policy[0] == "sandbox"
     assert "allow-same-origin" not in policy
+
+
+def test_a_validation_is_shown_without_scripts_what_failed_first(signed_in: TestClient, tmp_path: Path) -> None:
+    check = {"table": "rows", "name": "values_to_be_unique", "column": "id", "outcome": "passed", "evaluated": 3, "seen": "all of 3 values"}
+    bad = {**check, "column": HOSTILE, "outcome": "could_not_check", "seen": HOSTILE}
+    report = {"schema": "align/validation/v1", "outcome": "failed", "checks": [check, bad], "notes": [HOSTILE]}
+    (validation(tmp_path) / "report.json").write_text(json.dumps(report))
+    page = signed_in.get("/alignment/validation/abc/")
+    assert page.status_code == 200
+    for words in ("Validation: failed", "1 of 2 expectations passed", "1 of 2 not passed", "values to be unique", "abc/index.html"):
+        assert words in page.text
+    assert page.text.index("could not check") < page.text.index("all of 3 values")
+    assert "<script" not in page.text
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,11 @@ def test_bad_data_stops_the_task_with_a_report_and_stores_nothing(task: Task, ca
     assert words in str(stopped.value)
     address = task.pushed["validation_report"]
     assert address.startswith("/alignment/validation/")
-    page = services.work_dir() / address.removeprefix("/alignment/")
-    assert "<html" in page.read_text("utf-8")
+    folder = services.work_dir() / address.removeprefix("/alignment/")
+    assert "<html" in (folder / "index.html").read_text("utf-8")
+    kept = json.loads((folder / "report.json").read_text("utf-8"))
+    assert kept["outcome"] != "passed"
+    assert words.partition(": ")[2] in str(kept) or words in str(kept)
     assert services.catalog().datasets.latest("tiny-demonstrations") is None
     assert list(task.plane.store_root.rglob("*.parquet")) == []
 
