@@ -88,6 +88,7 @@ def _layout(settings: OptimiserSettings, hardware: Hardware) -> Layout:
         trained_share=memory.ADAPTER_SHARE if adapters else 1.0,
         background=settings.save_in_background,
         deepspeed=settings.engine == "deepspeed",
+        shared_optimizer=bool(getattr(settings, "distributed_optimizer", False)),
     )
 
 
@@ -194,7 +195,7 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
     kept = memory.FP32 * shape.parameters * sum(layout.trained_share for layout in trained) if best else 0.0
     checkpoint = sum(memory.CHECKPOINT * shape.parameters * layout.trained_share for layout in trained) + kept
     away = sum(memory.offloaded(shape, layout) for layout in trained)
-    saving = sum(memory.first_process(shape, layout) for layout in trained) + 2 * kept
+    saving = sum(memory.first_process(shape, layout) for layout in trained) + kept * (2 if trained and trained[0].background else 1)
     loading = memory.FP32 * shape.parameters
     host = hardware.processes_a_node * (memory.PROCESS + max(loading, away)) + saving
     parts = dict(spent.memory)

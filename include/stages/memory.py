@@ -43,7 +43,8 @@ class Layout:
     """How a model is dealt out and worked on.
 
     ranks: processes, one device each. tensor × pipeline of them hold one copy. rows × length tokens are one micro-batch.
-    trained_share: below 1 under adapters. background: a checkpoint is copied before it is written.
+    trained_share: below 1 under adapters. background: a checkpoint is copied before it is written. shared_optimizer: Megatron's
+    distributed one. precision bf16 (Megatron): rounded weights to compute with, exact ones beside them.
     """
 
     ranks: int = 1
@@ -57,6 +58,7 @@ class Layout:
     trained_share: float = 1.0
     background: bool = True
     deepspeed: bool = True
+    shared_optimizer: bool = False
 
     def __post_init__(self) -> None:
         if self.ranks % (self.tensor * self.pipeline):
@@ -78,12 +80,13 @@ class Layout:
 def state(shape: Shape, layout: Layout) -> dict[str, float]:
     """What must be there whatever is computed: weights, master, gradients, moments; nothing of it is an upper bound."""
     n, data, stage = shape.parameters / layout.copy, layout.data, layout.zero_stage
-    trained = n * layout.trained_share
+    trained, optimiser = n * layout.trained_share, data if stage or layout.shared_optimizer else 1
+    rounded = layout.precision == "bf16"
     parts = {
-        "weights": FP32 * n / (data if stage >= 3 else 1),
-        "master": FP32 * trained / data if stage else 0.0,
+        "weights": (2 if rounded else FP32) * n / (data if stage >= 3 else 1),
+        "master": FP32 * trained / optimiser if stage or rounded else 0.0,
         "gradients": FP32 * trained / (data if stage >= 2 else 1),
-        "moments": MOMENTS * trained / (data if stage else 1),
+        "moments": MOMENTS * trained / optimiser,
     }
     away = {"none": (), "optimizer": ("master", "moments"), "parameters": ("master", "moments", "weights")}[layout.offload]
     return {name: 0.0 if name in away else value for name, value in parts.items()}
@@ -106,7 +109,7 @@ def training(shape: Shape, layout: Layout) -> dict[str, float]:
     parts = state(shape, layout)
     parts["activations"] = tokens * shape.hidden * shape.layers * _width(layout)
     parts["logits"] = tokens * shape.vocabulary * FP32 * LOGIT_COPIES / layout.tensor
-    if layout.precision != "fp32":
+    if layout.precision == "bf16_autocast":
         parts["bf16 copies"] = 2 * shape.parameters / layout.copy
     if layout.data > 1 and layout.deepspeed:
         parts["buckets"] = FP32 * min(shape.parameters * layout.trained_share, BUCKET_ELEMENTS)

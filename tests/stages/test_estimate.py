@@ -1,5 +1,7 @@
 """Estimates against numbers worked out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from include.cli import main
@@ -60,6 +62,10 @@ def test_tensor_and_pipeline_parallel_share_the_weights_of_one_copy() -> None:
     layout = Layout(ranks=128, tensor=8, pipeline=4, deepspeed=False)
     assert (layout.copy, layout.data) == (32, 4)
     assert sum(state(SMALL, layout).values()) == pytest.approx(16e6 / 32)
+    rounded = state(SMALL, replace(layout, precision="bf16"))
+    assert sum(rounded.values()) == pytest.approx((2 + 4 + 4 + 8) * 1e6 / 32)
+    shared = state(SMALL, replace(layout, precision="bf16", shared_optimizer=True))
+    assert sum(shared.values()) == pytest.approx((2 + 4 + (4 + 8) / 4) * 1e6 / 32)
     with pytest.raises(SpecError, match="no multiple of 8 × 4"):
         Layout(ranks=16, tensor=8, pipeline=4)
 
