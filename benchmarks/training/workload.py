@@ -7,14 +7,24 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[2]
 WARM_UP = 3
-"""Updates left out of the measurement: the first ones allocate."""
+"""Updates left out of the measurement: the first ones allocate. The last one is left out too: our reward model then looks at validation pairs."""
 LEARNING_RATE = 1e-3
+PPO_LEARNING_RATE = 1e-6
+"""So small that the policy, and with it the length of its answers, stays what it was."""
 BETA = 0.1
+KL = 0.05
+REWARD_SEED = 5
+PROGRAMS = ("sft", "reward", "dpo")
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes of model, batch and texts; `length` is the longest answer in words, the shortest has a quarter of it."""
+    """Sizes of model, batch and texts; `length` is the longest answer in words, the shortest has a quarter of it.
+
+    batch: examples of an update over all ranks; of PPO the answers of an iteration. save_every: updates between two checkpoints, 0: none.
+    vocabulary: 0 is the tiny model with a tokenizer's own; else random weights of a model with so many rows of embeddings.
+    new_tokens, epochs: PPO's. device: cpu or cuda.
+    """
 
     program: str
     batch: int = 16
@@ -22,9 +32,34 @@ class Workload:
     length: int = 64
     hidden: int = 128
     layers: int = 4
+    heads: int = 4
+    vocabulary: int = 0
     threads: int = 2
+    ranks: int = 1
+    save_every: int = 0
+    new_tokens: int = 48
+    epochs: int = 2
     precision: str = "fp32"
+    device: str = "cpu"
     packing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < WARM_UP + 3:
+            raise ValueError(
+                f"steps is {self.steps}: the first {WARM_UP} and the last one are not measured, so at least {WARM_UP + 3} are needed"
+            )
+        if self.batch % self.ranks:
+            raise ValueError(f"batch {self.batch} cannot be shared by {self.ranks} ranks alike")
+
+    @property
+    def measured(self) -> int:
+        """Updates between the first and the last moment that are compared."""
+        return self.steps - WARM_UP - 1
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that the longest sequence may have: a word takes about four at most."""
+        return 64 + 8 * self.length
 
     @classmethod
     def numbers(cls) -> Iterator[tuple[str, type]]:
@@ -36,3 +71,8 @@ class Workload:
     @classmethod
     def read(cls, folder: Path) -> "Workload":
         return cls(**json.loads((folder / "workload.json").read_text("utf-8")))
+
+
+def seconds_of(ends: list[float]) -> float:
+    """From the end of the last update of the warm-up to that of the last but one."""
+    return ends[-2] - ends[WARM_UP - 1]
