@@ -1,6 +1,6 @@
 """Generation on ragged lengths: `generate_batch` against a plain `model.generate` at its best batch size; alternating in one process.
 
-    PYTHONPATH=. python benchmarks/training/generation.py [BASE] [--prompts 128] [--rounds 3]
+    PYTHONPATH=. .local/venv-cluster/bin/python -m benchmarks.training.generation [BASE] [--prompts 128] [--rounds 3]
 
 Without BASE a random Llama of 0.95 million parameters. Prompts of 5 to 60 tokens; an answer ends at one of many end tokens,
 so lengths are ragged. Useful tokens (up to the end token) a second; the plain side is tried at each batch size first.
@@ -39,11 +39,11 @@ def plain(model: Any, prompts: list[list[int]], ends: set[int], batch: int) -> i
     for at in range(0, len(ordered), batch):
         part = ordered[at : at + batch]
         width = max(len(prompt) for prompt in part)
-        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in part])
-        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in part])
+        ids = torch.tensor([[0] * (width - len(prompt)) + prompt for prompt in part], device=model.device)
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in part], device=model.device)
         given = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "max_new_tokens": NEW_TOKENS, "pad_token_id": 0}
         out = model.generate(input_ids=ids, attention_mask=mask, eos_token_id=sorted(ends), **given)[:, width:]
-        ended = torch.isin(out, torch.tensor(sorted(ends)))
+        ended = torch.isin(out, torch.tensor(sorted(ends), device=out.device))
         useful += int(torch.where(ended.any(1), ended.int().argmax(1) + 1, out.shape[1]).sum())
     return useful
 
@@ -65,9 +65,11 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     asked = parser.parse_args()
     torch.set_num_threads(asked.threads)
-    model = load_causal_lm(asked.base) if asked.base else random_llama()
+    model = (load_causal_lm(asked.base) if asked.base else random_llama()).to(asked.device, getattr(torch, asked.dtype))
     chance, vocabulary = random.Random(3), model.config.vocab_size  # noqa: S311 - made-up data, not a secret
     prompts = [[chance.randrange(1, vocabulary) for _ in range(chance.randint(5, 60))] for _ in range(asked.prompts)]
     ends = set(chance.sample(range(1, vocabulary), max(1, round(END_SHARE * vocabulary))))

@@ -1,4 +1,5 @@
-"""Our side of a turn: with a folder alone it makes base and rows; with OUT and a number it runs the stage program on them once.
+"""Our side of a turn: with a folder alone it makes base and rows (with `base` the base alone); with OUT and a number it runs the
+stage program on them once.
 
 On several ranks each is such a process; the first one prepares the attempt and writes what was measured.
 """
@@ -9,12 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.training.rows import OPTIMISER, REWARD_SEED, VALIDATION, prepare
+from benchmarks.training.rows import OPTIMISER, REWARD_SEED, VALIDATION, prepare, prepare_base
 from benchmarks.training.workload import BETA, KL, LEARNING_RATE, PPO_LEARNING_RATE, Workload
 from include.domain.layout import RunDir
 from include.domain.spec import InputPlace, RunSpec
 from include.runtime.ranks import ranks_of_environment
-from include.training import dpo, ppo, reward_model, sft
+from include.training import dpo, loop, ppo, reward_model, sft
 from tests.training.harness import Store
 
 INPUTS = {
@@ -71,8 +72,21 @@ def _attempt(store: Store, spec: RunSpec, load: Workload, rank: int) -> list[str
     return ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
 
 
+def timed_saves() -> list[float]:
+    """Seconds for which each save to come stops the loop."""
+    stalls, save = [], loop._save
+
+    def timed(*arguments: Any, **options: Any) -> None:
+        started = time.monotonic()
+        save(*arguments, **options)
+        stalls.append(time.monotonic() - started)
+
+    loop._save = timed
+    return stalls
+
+
 def measure(folder: Path, out: Path, number: int) -> None:
-    """One run; the ends of its updates, last losses and cost of checkpoints go into `out`."""
+    """One run; the ends of its updates, last losses and the seconds of each save but the last go into `out`."""
     load, rank = Workload.read(folder), ranks_of_environment().rank
     told = json.loads((folder / "rows.json").read_text("utf-8"))
     store = Store(folder / "store", threads=load.threads)
@@ -80,17 +94,17 @@ def measure(folder: Path, out: Path, number: int) -> None:
     stage = "reward_model" if load.program == "reward" else load.program
     salt = f"{number}/{load.to_json()}"
     arguments = _attempt(store, store.spec(stage, INPUTS[stage], config(load), REWARD_SEED, salt), load, rank)
+    stalls = timed_saves()
     if PROGRAMS[stage](arguments):
         raise SystemExit(1)
     if rank:
         return
     lines = [json.loads(line) for line in (Path(arguments[-1]) / "metrics.jsonl").read_text("utf-8").splitlines()]
-    report = json.loads((Path(arguments[-1]) / "report.json").read_text("utf-8"))
     loss = "value_loss" if load.program == "ppo" else "loss"
     found = {
         "ends": [line["time"] for line in lines],
         "loss": sum(line[loss] for line in lines[-5:]) / 5,
-        "checkpoints": report["summary"]["checkpoints"],
+        "stalls": stalls[:-1],
         "answer_tokens": sum(line.get("answer_tokens", 0.0) for line in lines) / len(lines),
     }
     out.write_text(json.dumps(found), "utf-8")
@@ -99,5 +113,7 @@ def measure(folder: Path, out: Path, number: int) -> None:
 if __name__ == "__main__":
     if len(sys.argv) == 2:
         prepare(Path(sys.argv[1]))
+    elif sys.argv[2:] == ["base"]:
+        prepare_base(Path(sys.argv[1]))
     else:
         measure(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

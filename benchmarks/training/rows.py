@@ -100,6 +100,9 @@ def made_store(folder: Path, load: Workload) -> Store:
 
 def _base(store: Store, load: Workload) -> None:
     """The tiny model, trained for a few updates (for PPO until it ends its answers), or random weights of a larger one."""
+    if load.base:
+        store.artifact("base", Path(load.base))
+        return
     chance = random.Random(12)  # noqa: S311
     dialogues = [{"prompt": _question(chance, load, n), "response": _answer(chance, load)} for n in range(400)]
     store.raw("source", "corpus.jsonl", "".join(json.dumps(row) + "\n" for row in dialogues).encode())
@@ -189,6 +192,14 @@ def ids_of(store: Store, load: Workload) -> list[dict[str, Any]]:
 def tokens_of(row: dict[str, Any]) -> int:
     """Real tokens of one example; of a pair both whole sequences, however they are computed."""
     return len(row["input_ids"]) if "input_ids" in row else 2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"])
+
+
+def prepare_base(folder: Path) -> None:
+    """The base alone; its folder is told in base.json."""
+    load = Workload.read(folder)
+    store = Store(folder / "store", threads=load.threads)
+    _base(store, load)
+    (folder / "base.json").write_text(json.dumps(store.places["base"].path), "utf-8")
 
 
 def prepare(folder: Path) -> None:

@@ -17,11 +17,15 @@ class Times(TrainerCallback):
         self.loss = loss
         self.ends: list[float] = []
         self.losses: list[float] = []
+        self.stalls: list[float] = []
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
         if self.load.device == "cuda" and len(self.ends) in (WARM_UP - 1, self.load.steps - 2):
             torch.cuda.synchronize()
         self.ends.append(time.time())
+
+    def on_save(self, *_: Any, **__: Any) -> None:
+        self.stalls.append(time.time() - self.ends[-1])
 
     def on_log(self, *_: Any, logs: dict[str, Any] | None = None, **__: Any) -> None:
         if logs and self.loss in logs:
@@ -32,4 +36,4 @@ class Times(TrainerCallback):
         if len(self.ends) != self.load.steps:
             raise SystemExit(f"{len(self.ends)} updates were made, {self.load.steps} were meant")
         last = self.losses[-5:] if self.loss != "loss" else self.losses[-1:]
-        return {"ends": self.ends, "loss": sum(last) / max(1, len(last))}
+        return {"ends": self.ends, "loss": sum(last) / max(1, len(last)), "stalls": self.stalls[:-1]}

@@ -6,7 +6,7 @@ import socket
 import statistics
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,34 +87,45 @@ def turn(side: str, folder: Path, load: Workload, number: int) -> dict[str, Any]
 
 
 @contextmanager
-def prepared(load: Workload) -> Iterator[tuple[Path, Measured]]:
+def prepared(load: Workload, sides: Sequence[str] = SIDES) -> Iterator[tuple[Path, Measured]]:
     """A folder with base and rows, and an empty measurement."""
-    missing = [path for path in (OURS, PEERS, *([PPO_TRL] if load.program == "ppo" else [])) if not path.exists()]
+    needed = [OURS, *([PEERS] if "trl" in sides else []), *([PPO_TRL] if load.program == "ppo" else [])]
+    missing = [path for path in needed if not path.exists()]
     if missing:
         raise SystemExit(f"{missing[0]} is missing: see docs/benchmarks.md, 'Training beside TRL'")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "workload.json").write_text(load.to_json(), "utf-8")
-        argv = [str(OURS), "-W", "ignore", "-m", "benchmarks.training.ours", str(folder)]
-        done = subprocess.run(argv, env=environment(load, "ours"), cwd=PROJECT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"base and rows could not be made:\n{done.stderr[-3000:]}")
+        _made(folder, load)
         told = json.loads((folder / "rows.json").read_text("utf-8"))
         yield folder, Measured(load, told["parameters"], told["tokens"] / load.steps)
 
 
-def alternate(folder: Path, measured: Measured, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _made(folder: Path, load: Workload, *what: str) -> None:
+    (folder / "workload.json").write_text(load.to_json(), "utf-8")
+    argv = [str(OURS), "-W", "ignore", "-m", "benchmarks.training.ours", str(folder), *what]
+    done = subprocess.run(argv, env=environment(load, "ours"), cwd=PROJECT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"base and rows could not be made:\n{done.stderr[-3000:]}")
+
+
+def random_base(folder: Path, load: Workload) -> Path:
+    """The workload's base alone, made below `folder`; several workloads can then name it."""
+    _made(folder, load, "base")
+    return Path(json.loads((folder / "base.json").read_text("utf-8")))
+
+
+def alternate(folder: Path, measured: Measured, rounds: int, sides: Sequence[str] = SIDES) -> Iterator[tuple[str, dict[str, Any]]]:
     """Turn after turn, the order of sides exchanged each round; each is kept in `measured`."""
     for number in range(rounds):
-        for side in SIDES if number % 2 == 0 else SIDES[::-1]:
+        for side in sides if number % 2 == 0 else sides[::-1]:
             found = turn(side, folder, measured.load, number)
             measured.turns[side].append(found)
             yield side, found
 
 
-def compare(load: Workload, rounds: int) -> Measured:
+def compare(load: Workload, rounds: int, sides: Sequence[str] = SIDES) -> Measured:
     """All rounds without a word."""
-    with prepared(load) as (folder, measured):
-        for _ in alternate(folder, measured, rounds):
+    with prepared(load, sides) as (folder, measured):
+        for _ in alternate(folder, measured, rounds, sides):
             pass
     return measured

@@ -23,7 +23,7 @@ class Workload:
 
     batch: examples of an update over all ranks; of PPO the answers of an iteration. save_every: updates between two checkpoints, 0: none.
     vocabulary: 0 is the tiny model with a tokenizer's own; else random weights of a model with so many rows of embeddings.
-    new_tokens, epochs: PPO's. device: cpu or cuda.
+    base: a model's folder made before; empty: made anew. new_tokens, epochs: PPO's. device: cpu or cuda.
     """
 
     program: str
@@ -42,6 +42,7 @@ class Workload:
     precision: str = "fp32"
     device: str = "cpu"
     packing: bool = False
+    base: str = ""
 
     def __post_init__(self) -> None:
         if self.steps < WARM_UP + 3:
