@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: resume-matrix help demo test test-all faults check unit peers stop status clean lint lock up env
+.PHONY: resume-matrix learning help demo test test-all faults check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -50,6 +50,9 @@ faults: ## Slurm provider: every accident at every point of the protocol; the ta
 
 resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO stage, and compare the bits
 	PYTHONPATH=.:plugins $(VENV)/python -m tests.training.resume_matrix
+
+learning: ## Three seeds of each kind of training on held-out problems: a table, and the plot of docs/benchmarks.md
+	PYTHONPATH=.:plugins $(VENV)/python -m benchmarks.training.learning --plot docs/images/learning
 
 check: ## Set up what is needed, then formatting, types and imports
 	$(LOCAL) install --dev

@@ -14,6 +14,7 @@ from benchmarks.training.rows import OPTIMISER, REWARD_SEED, VALIDATION, prepare
 from benchmarks.training.workload import BETA, KL, LEARNING_RATE, PPO_LEARNING_RATE, Workload
 from include.domain.layout import RunDir
 from include.domain.spec import InputPlace, RunSpec
+from include.runtime.job import Job
 from include.runtime.ranks import ranks_of_environment
 from include.training import dpo, loop, ppo, reward_model, sft
 from tests.training.harness import Store
@@ -72,6 +73,18 @@ def _attempt(store: Store, spec: RunSpec, load: Workload, rank: int) -> list[str
     return ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
 
 
+def timed_updates() -> list[float]:
+    """CPU seconds of this process, all its threads, at the end of each update to come."""
+    spent, record = [], Job.record
+
+    def timed(self: Job, *arguments: Any, **options: Any) -> None:
+        spent.append(time.process_time())
+        record(self, *arguments, **options)
+
+    Job.record = timed  # type: ignore[method-assign]
+    return spent
+
+
 def timed_saves() -> list[float]:
     """Seconds for which each save to come stops the loop."""
     stalls, save = [], loop._save
@@ -94,7 +107,7 @@ def measure(folder: Path, out: Path, number: int) -> None:
     stage = "reward_model" if load.program == "reward" else load.program
     salt = f"{number}/{load.to_json()}"
     arguments = _attempt(store, store.spec(stage, INPUTS[stage], config(load), REWARD_SEED, salt), load, rank)
-    stalls = timed_saves()
+    spent, stalls = timed_updates(), timed_saves()
     if PROGRAMS[stage](arguments):
         raise SystemExit(1)
     if rank:
@@ -104,6 +117,7 @@ def measure(folder: Path, out: Path, number: int) -> None:
     found = {
         "ends": [line["time"] for line in lines],
         "loss": sum(line[loss] for line in lines[-5:]) / 5,
+        "cpu": spent[-len(lines) :],
         "stalls": stalls[:-1],
         "answer_tokens": sum(line.get("answer_tokens", 0.0) for line in lines) / len(lines),
     }

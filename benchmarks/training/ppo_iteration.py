@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             length = f", {found['answer_tokens']:.1f} tokens an answer" if side == "ours" else ""
             print(f"  {side:5} {measured.seconds(side)[-1]:6.3f} s an iteration, value loss {found['loss']:.3f}{length}", flush=True)
     ours, theirs = (measured.median(side) for side in ("ours", "trl"))
-    print(f"median: ours {ours:.3f}, TRL {theirs:.3f} s an iteration; ratio {measured.ratio:.2f}; load average {os.getloadavg()[0]:.1f}")
+    print(f"median: ours {ours:.3f}, TRL {theirs:.3f} s an iteration")
+    print(f"ratio {measured.ratio:.2f} by the clock, {measured.cpu_ratio():.2f} by CPU; load average {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

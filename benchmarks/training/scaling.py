@@ -33,7 +33,9 @@ def growth(start: Workload, rounds: int, axes: Mapping[str, Sequence[int]] = AXE
     print(
         f"{start.program}: {start.hidden} wide, {start.layers} layers, batch {start.batch}, answers of up to {start.length} words, {start.precision}"
     )
-    print("\n| varied | value | tokens an update | ours, tokens/s | TRL, tokens/s | ratio |\n| --- | --- | --- | --- | --- | --- |")
+    print(
+        "\n| varied | value | tokens an update | ours, tokens/s | TRL, tokens/s | ratio by the clock | by CPU |\n| --- | --- | --- | --- | --- | --- | --- |"
+    )
     found: dict[str, list[tuple[float, float, float]]] = {}
     for axis, values in axes.items():
         for value in values:

@@ -16,6 +16,7 @@ class Times(TrainerCallback):
         self.load = load
         self.loss = loss
         self.ends: list[float] = []
+        self.spent: list[float] = []
         self.losses: list[float] = []
         self.stalls: list[float] = []
 
@@ -23,6 +24,7 @@ class Times(TrainerCallback):
         if self.load.device == "cuda" and len(self.ends) in (WARM_UP - 1, self.load.steps - 2):
             torch.cuda.synchronize()
         self.ends.append(time.time())
+        self.spent.append(time.process_time())
 
     def on_save(self, *_: Any, **__: Any) -> None:
         self.stalls.append(time.time() - self.ends[-1])
@@ -36,4 +38,4 @@ class Times(TrainerCallback):
         if len(self.ends) != self.load.steps:
             raise SystemExit(f"{len(self.ends)} updates were made, {self.load.steps} were meant")
         last = self.losses[-5:] if self.loss != "loss" else self.losses[-1:]
-        return {"ends": self.ends, "loss": sum(last) / max(1, len(last)), "stalls": self.stalls[:-1]}
+        return {"ends": self.ends, "cpu": self.spent, "loss": sum(last) / max(1, len(last)), "stalls": self.stalls[:-1]}

@@ -34,6 +34,11 @@ class Measured:
         """Seconds an update, of each turn."""
         return [seconds_of(found["ends"]) / self.load.measured for found in self.turns[side]]
 
+    def cpu_ratio(self) -> float:
+        """The same by CPU seconds of an update, which other work on the machine changes least."""
+        spent = {side: statistics.median(seconds_of(found["cpu"]) for found in self.turns[side]) for side in SIDES}
+        return spent["trl"] / spent["ours"]
+
     def median(self, side: str) -> float:
         return statistics.median(self.seconds(side))
 
