@@ -12,12 +12,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from benchmarks.training.workload import REWARD_SEED, Workload
 from include.domain.manifest import MANIFEST, build_manifest
 from include.domain.records import Candidate, Demonstration, Message, PreferencePair, Prompt, candidate_id_of, prompt_id_of
-from include.runtime.chat import prompt_ids
+from include.runtime.chat import dialogue, prompt_ids
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, reward_model
 from include.training.model_io import copy_tokenizer, load_causal_lm, load_tokenizer
 from include.training.token_pairs import encoder, read_pairs
-from include.training.tokenise import DemonstrationRows
 from include.transforms.datasets_io import SidedRow, read_rows
 from tests.training.harness import Store
 
@@ -171,11 +170,9 @@ def ids_of(store: Store, load: Workload) -> list[dict[str, Any]]:
     """The training rows as ids, for whoever trains on the same."""
     tokenizer, data = load_tokenizer(Path(store.places["base"].path)), Path(store.places["data"].path)
     if load.program == "sft":
-        rows = DemonstrationRows(data, "train", tokenizer, load.max_length)
-        return [
-            {"input_ids": list(r.ids), "labels": [t if m else -100 for t, m in zip(r.ids, r.loss_mask, strict=True)]}
-            for r in map(rows.__getitem__, range(len(rows)))
-        ]
+        told = [Demonstration.from_json(row.record) for row in read_rows(data, "train")]
+        rows = [dialogue(tokenizer, row.prompt.messages, row.response) for row in told]
+        return [{"input_ids": list(r.ids), "labels": [t if m else -100 for t, m in zip(r.ids, r.loss_mask, strict=True)]} for r in rows]
     if load.program == "ppo":
         prompts = [Prompt.from_json(row.record) for row in read_rows(data, "train")]
         return [{"input_ids": list(prompt_ids(tokenizer, prompt.messages))} for prompt in prompts]
