@@ -18,6 +18,7 @@ from include.domain.spec import RunSpec
 from include.flows import services, stage_work
 from include.flows.after_commit import stage_log
 from include.flows.array_placing import PlacedArray
+from include.flows.foretelling import foretell
 from include.flows.placing import place
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
@@ -45,9 +46,10 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
         runs.plan(one.spec)
     taken = {part.name: found for part in parts if (found := _taken(part)) is not None}
     if len(taken) < len(parts):
+        foretell(whole, run, cluster())
         return _array(whole, parts, taken)
     log.info("%s %s: made of %d parts", stage, whole.key, len(parts))
-    return stage_work.request_of(taking(whole, taken), run)
+    return stage_work.request_of(taking(whole, taken), run, foretold=True)
 
 
 def _taken(part: PlannedPart) -> Taken | None:

@@ -57,14 +57,14 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
     return request_of(plan(stage, run, given), run)
 
 
-def request_of(made: Plan, run: Json) -> JobRequest | Done:
-    """The same for a plan."""
+def request_of(made: Plan, run: Json, *, foretold: bool = False) -> JobRequest | Done:
+    """The same for a plan; `foretold`: what it costs was said with its parts."""
     where, store, catalog = cluster(), services.store(), services.catalog()
     catalog.runs.plan(made.spec)
     if (done := catalog.runs.committed(made.key)) is not None:
         log.info("%s %s: reused, committed by attempt %s", made.spec.stage, made.key, done.attempt)
         return Done(committed(made.spec, run, reused=True), made.key)
-    estimated = foretell(made, run, where)
+    estimated = {} if foretold else foretell(made, run, where)
     placed = place(made, where, store_root(where), whereabouts(made, store.uri), estimated)
     log.info("%s %s: %s", made.spec.stage, made.key, placed.resources())
     return JobRequest(

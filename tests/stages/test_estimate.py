@@ -118,6 +118,12 @@ def test_a_server_over_several_devices_shares_the_weights() -> None:
     assert (one.hardware.devices, shared.hardware.devices) == (1, 8)
 
 
+def test_jobs_of_an_array_share_the_prompts() -> None:
+    one, four = (_stages(generate=TINY.generate.model_copy(update={"shards": n}))["generate"] for n in (1, 4))
+    assert four.hardware.devices == 4
+    assert four.seconds["prompts"] == pytest.approx(one.seconds["prompts"] / 4)
+
+
 def test_choices_show_what_more_would_cost() -> None:
     hours = {choice.name: choice.device_hours for choice in choices(TINY, SMALL, lambda settings: ONE)}
     assert hours["ppo, twice the rollouts"] > hours["ppo"]
