@@ -1,6 +1,7 @@
 """One stack for all of these tests, and the chain that most of them start from.
 
 ALIGN_E2E_HOME=<folder> keeps the stack there: runs that have ended are found again, so one test can be worked on at a time.
+ALIGN_TEST_PICTURES=<folder> keeps a picture of each page that the browser opens.
 """
 
 from __future__ import annotations
