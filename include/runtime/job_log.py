@@ -6,10 +6,21 @@ from contextlib import suppress
 VARIABLE = "ALIGN_JOB_LOG_FD"
 """The number of the log's descriptor, left open by the bootstrap; not set where there is none (srun hands no descriptor on)."""
 
+_taken: dict[int, int] = {}
+"""process → descriptor: a number means nothing in another process."""
 
-def say(text: str) -> None:
-    """One line, if there is such a log; a log that cannot be written stops no work."""
-    number = os.environ.get(VARIABLE, "")
+
+def take() -> None:
+    """Takes the log for this process. What it starts later does not see it."""
+    number = os.environ.pop(VARIABLE, "")
     if number.isdigit():
         with suppress(OSError):
-            os.write(int(number), (" ".join(text.split()) + "\n").encode())
+            os.set_inheritable(int(number), False)
+            _taken[os.getpid()] = int(number)
+
+
+def say(text: str) -> None:
+    """One line, if this process has such a log; a log that cannot be written stops no work."""
+    if (descriptor := _taken.get(os.getpid())) is not None:
+        with suppress(OSError):
+            os.write(descriptor, (" ".join(text.split()) + "\n").encode())

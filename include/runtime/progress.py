@@ -30,6 +30,8 @@ class Progress:
         self.last_checkpoint: dict[str, Any] | None = None
         self._loop_started = self.started
         self._written = self._said = 0.0
+        if writes:
+            job_log.take()
 
     @property
     def seconds(self) -> float:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "slurm-1.log"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
     monkeypatch.setenv(job_log.VARIABLE, str(descriptor))
+    monkeypatch.setattr(job_log, "_taken", {})
     return path
 
 
@@ -38,14 +41,26 @@ def test_the_first_step_the_last_and_one_in_ten_seconds_are_said(tmp_path: Path,
 
 def test_without_a_log_or_with_one_that_is_gone_the_work_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(job_log.VARIABLE, raising=False)
+    monkeypatch.setattr(job_log, "_taken", {})
+    job_log.take()
     job_log.say("nobody hears this")
     gone = os.open(tmp_path / "gone", os.O_WRONLY | os.O_CREAT)
     os.close(gone)
     monkeypatch.setenv(job_log.VARIABLE, str(gone))
+    job_log.take()
     job_log.say("nor this")
 
 
 def test_both_sides_call_the_descriptor_by_one_name(log: Path) -> None:
     assert bootstrap.LOG_VARIABLE == job_log.VARIABLE
+    job_log.take()
     job_log.say("one\nline")
     assert log.read_text() == "one line\n"
+
+
+def test_what_the_program_starts_has_neither_the_name_nor_the_descriptor(log: Path) -> None:
+    number = os.environ[job_log.VARIABLE]
+    job_log.take()
+    look = f"import os; print(os.environ.get({job_log.VARIABLE!r}), os.path.exists('/proc/self/fd/{number}'))"
+    seen = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, close_fds=False, check=True)
+    assert seen.stdout.split() == ["None", "False"]
