@@ -2,10 +2,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: resume-matrix learning help demo test test-all faults check unit peers stop status clean lint lock up env
+.PHONY: resume-matrix learning test-megatron-next help demo test test-all faults check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
+NEXT := .local/venv-megatron-next/bin
 LOCAL := $(PYTHON) -m local
 RECIPE ?= quickstart
 METHOD ?=
@@ -53,6 +54,10 @@ resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO 
 
 learning: ## Three seeds of each kind of training on held-out problems: a table, and the plot of docs/benchmarks.md
 	PYTHONPATH=.:plugins $(VENV)/python -m benchmarks.training.learning --plot docs/images/learning
+
+test-megatron-next: ## Megatron's tests on Python 3.12 and the next Megatron-core, in an environment of their own
+	$(LOCAL) megatron-next
+	ALIGN_CLUSTER_PYTHON=$(CURDIR)/$(NEXT)/python $(NEXT)/python -m pytest tests/training/test_megatron*.py $(PYTEST)
 
 check: ## Set up what is needed, then formatting, types and imports
 	$(LOCAL) install --dev

@@ -10,7 +10,7 @@ from local import demo, fetch, lock, secret_files
 from local.environment import as_shell
 from local.layout import Layout
 from local.process import LocalError
-from local.python_environments import make_peers_environment
+from local.python_environments import make_megatron_next_environment, make_peers_environment
 from local.stack import Stack
 
 
@@ -20,6 +20,7 @@ def parser() -> argparse.ArgumentParser:
     install = commands.add_parser("install", help="Debian packages and the two Python environments")
     install.add_argument("--dev", action="store_true", help="also what tests and checks need")
     commands.add_parser("peers", help="other trainers, to compare with, in an environment of their own")
+    commands.add_parser("megatron-next", help="the next Python and Megatron-core with their tests, in an environment of their own")
     commands.add_parser("fetch", help="the quick start's model and data, as packages")
     commands.add_parser("up", help="start Slurm, MLflow, the annotation service and Airflow")
     commands.add_parser("down", help="stop what `up` started, and nothing else")
@@ -46,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
             stack.install(development=arguments.dev)
         case "peers":
             make_peers_environment(layout)
+        case "megatron-next":
+            make_megatron_next_environment(layout)
         case "fetch":
             fetch.fetch(layout)
         case "up":

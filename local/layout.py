@@ -11,6 +11,7 @@ from local.process import Daemons
 
 CLUSTER_LOCK = "requirements-cluster.txt"
 PEERS_LOCK = "requirements-peers.txt"
+MEGATRON_NEXT_LOCK = "requirements-megatron-next.txt"
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,11 @@ class Layout:
     def peers_environment(self) -> Path:
         """Other trainers, to compare with; no stage of ours uses it."""
         return self.shared / "venv-peers"
+
+    @property
+    def megatron_next_environment(self) -> Path:
+        """The next Python and Megatron-core, for tests; no stage of ours uses it."""
+        return self.shared / "venv-megatron-next"
 
     @property
     def sources(self) -> Path:

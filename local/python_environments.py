@@ -12,12 +12,14 @@ import sys
 from pathlib import Path
 
 from local import folders
-from local.layout import CLUSTER_LOCK, PEERS_LOCK, Layout
+from local.layout import CLUSTER_LOCK, MEGATRON_NEXT_LOCK, PEERS_LOCK, Layout
 from local.ports import write_atomically
 from local.process import LocalError
 from local.progress import run_logged, say, step
 
 PYTHON = "3.11"
+NEXT_PYTHON = "3.12"
+"""What megatron-core needs from 0.17 on."""
 _CONTROL = ("requirements.txt",)
 _DEVELOPMENT = ("requirements.txt", "requirements-dev.txt")
 
@@ -110,15 +112,24 @@ def make_cluster_environment(layout: Layout) -> None:
 
 def make_peers_environment(layout: Layout) -> None:
     """`.local/venv-peers`: other trainers, which parity tests and benchmarks compare with. Nothing else needs it."""
-    lock, place = layout.root / PEERS_LOCK, layout.peers_environment
-    marker = place / "installed.json"
+    _make_side_environment(layout, layout.peers_environment, PEERS_LOCK, PYTHON, "the trainers to compare with")
+
+
+def make_megatron_next_environment(layout: Layout) -> None:
+    """`.local/venv-megatron-next`: what Megatron's programs and their tests need on the next Python. Nothing else needs it."""
+    _make_side_environment(layout, layout.megatron_next_environment, MEGATRON_NEXT_LOCK, NEXT_PYTHON, "the next Megatron-core")
+
+
+def _make_side_environment(layout: Layout, place: Path, lock_name: str, python: str, what: str) -> None:
+    """An environment that no stage uses, made from one lock; not made again while that stays as it was."""
+    lock, marker = layout.root / lock_name, place / "installed.json"
     wanted = {lock.name: _sha256(lock)}
     if marker.exists() and json.loads(marker.read_text()) == wanted:
         return
     uv, env = find_uv(layout), uv_environment(layout)
-    with step(f"installing the trainers to compare with ({PEERS_LOCK}) into {_shown(layout, place)}"):
-        _make_venv(layout, uv, env, place)
-        _install_torch(layout, uv, env, place)
+    with step(f"installing {what} ({lock_name}) into {_shown(layout, place)}"):
+        _make_venv(layout, uv, env, place, python)
+        _install_torch(layout, uv, env, place, python)
         _install(layout, uv, env, place, [lock])
     write_atomically(marker, json.dumps(wanted, indent=1))
 
@@ -132,7 +143,7 @@ def _finish(layout: Layout, place: Path) -> None:
     folders.make_read_only(place)
 
 
-def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:
+def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path, python: str = PYTHON) -> None:
     """torch alone from TORCH_INDEX (a folder, a page of links or an index), so that a machine without GPU need not load CUDA."""
     source = os.environ.get("TORCH_INDEX")
     if not source:
@@ -143,7 +154,7 @@ def _install_torch(layout: Layout, uv: str, env: dict[str, str], place: Path) ->
     if pin is None:
         raise LocalError(f"{CLUSTER_LOCK} pins no torch==…: run `make lock`")
     argv = [uv, "pip", "install", "--python", str(place / "bin/python"), "--no-deps", pin]
-    advice = f"Does TORCH_INDEX hold {pin} for Python {PYTHON}?"
+    advice = f"Does TORCH_INDEX hold {pin} for Python {python}?"
     run_logged(argv, log=layout.install_log, env={**env, **torch_source(source)}, cwd=layout.root, advice=advice)
 
 
@@ -154,13 +165,20 @@ def torch_source(source: str, extra: bool = False) -> dict[str, str]:
     return {"UV_INDEX": source, "UV_INDEX_STRATEGY": "unsafe-best-match"} if extra else {"UV_DEFAULT_INDEX": source}
 
 
-def _make_venv(layout: Layout, uv: str, env: dict[str, str], place: Path) -> None:
+def _make_venv(layout: Layout, uv: str, env: dict[str, str], place: Path, version: str = PYTHON) -> None:
     if (place / "bin/python").exists() and (place / "pyvenv.cfg").exists():
         return
-    here = ".".join(platform.python_version_tuple()[:2]) == PYTHON
-    python = str(Path(sys.executable).resolve()) if here else PYTHON
+    python = _installed_python(version) or version
     argv = [uv, "venv", "--allow-existing", "--python", python, str(place)]
-    run_logged(argv, log=layout.install_log, env=env, cwd=layout.root, advice=f"Is there a Python {PYTHON}, or may uv load one?")
+    run_logged(argv, log=layout.install_log, env=env, cwd=layout.root, advice=f"Is there a Python {version}, or may uv load one?")
+
+
+def _installed_python(version: str) -> str | None:
+    """A Python of this version: the running one, or pyenv's, whose shims answer only where it is chosen; uv finds others by itself."""
+    if ".".join(platform.python_version_tuple()[:2]) == version:
+        return str(Path(sys.executable).resolve())
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    return next((str(found) for found in sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))), None)
 
 
 def _install(layout: Layout, uv: str, env: dict[str, str], place: Path, files: list[Path]) -> None:

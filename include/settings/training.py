@@ -25,31 +25,40 @@ class OptimiserSettings(StageSettings):
     weight_decay: float = identity(0.0, ge=0)
     betas: tuple[float, float] = identity((0.9, 0.999))
     max_length: int = identity(256, ge=8)
-    precision: Precision = identity("fp32")
+    precision: Literal[Precision, "bf16"] = identity("fp32")
+    """bf16 belongs to engine megatron, bf16_autocast to deepspeed."""
     engine: Literal["deepspeed", "megatron"] = identity("deepspeed")
     zero_stage: Literal[0, 1, 2, 3] = identity(0)
     optimizer: Literal["torch_adamw"] = identity("torch_adamw")
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     micro_batch: int = placement(8, ge=1)
     tensor_parallel: int = added_placement(1, ge=1)
-    """Megatron alone: so many neighbouring processes (`job.tasks` is a multiple of it) hold one copy of the weights."""
+    """Megatron alone: so many neighbouring processes share the weights of each layer."""
+    pipeline_parallel: int = added_placement(1, ge=1)
+    """Megatron alone: so many stages share the layers. `job.tasks` is a multiple of tensor_parallel × pipeline_parallel."""
+    distributed_optimizer: bool = added_identity(False)
+    """Megatron alone: moments shared out over data-parallel ranks; needs TransformerEngine in the cluster's environment."""
     offload: Literal["none", "optimizer", "parameters"] = added_placement("none")
     """DeepSpeed alone: what lies in the CPU's memory between its uses. `parameters` (ZeRO 3) takes the optimiser along."""
 
     @model_validator(mode="after")
     def _what_the_engine_can(self) -> "OptimiserSettings":
+        cut = {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel}
         if self.engine != "megatron":
-            if self.tensor_parallel > 1:
-                raise ValueError(f"tensor_parallel {self.tensor_parallel} belongs to engine megatron; {self.engine} has zero_stage")
+            asked = [name for name, value in cut.items() if value > 1] + ["distributed_optimizer"] * self.distributed_optimizer
+            if asked or self.precision == "bf16":
+                what = asked[0] if asked else "precision bf16"
+                raise ValueError(f"{what} belongs to engine megatron; {self.engine} has zero_stage, and precision bf16_autocast")
             if self.zero_stage < (lowest := _OFFLOAD_NEEDS[self.offload]):
                 raise ValueError(f"offload: {self.offload} needs zero_stage {lowest} at least, this recipe has {self.zero_stage}")
             return self
         if self.offload != "none":
             raise ValueError(f"engine megatron has no offload; offload: {self.offload} belongs to deepspeed with zero_stage")
-        if self.zero_stage or self.precision != "fp32" or getattr(self, "lora", None):
-            raise ValueError("engine megatron: zero_stage 0 (no distributed optimiser), precision fp32, no lora in this version")
-        if self.job.tasks is not None and self.job.tasks % self.tensor_parallel:
-            raise ValueError(f"tensor_parallel {self.tensor_parallel} does not divide job.tasks {self.job.tasks}")
+        if self.zero_stage or self.precision == "bf16_autocast" or getattr(self, "lora", None):
+            raise ValueError("engine megatron: zero_stage 0, precision fp32 or bf16, no lora in this version")
+        if self.job.tasks is not None and self.job.tasks % (self.tensor_parallel * self.pipeline_parallel):
+            asked = [f"{name} {value}" for name, value in cut.items()]
+            raise ValueError(f"{' × '.join(asked)} does not divide job.tasks {self.job.tasks}")
         return self
 
 

@@ -80,10 +80,14 @@ class Batch:
         moved = (value if value is None else value.to(device) for value in vars(self).values())
         return Batch(*moved)
 
+    @property
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """What a scorer is given, by the names of its arguments."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
     def scored_by(self, scorer: Callable[..., torch.Tensor]) -> torch.Tensor:
         """The log-probability of each learned token, [learned token]."""
-        packed = {} if self.position_ids is None else {"position_ids": self.position_ids}
-        return scorer(self.input_ids, self.attention_mask, self.rows, self.columns, self.targets, **packed)
+        return scorer(**self.inputs)
 
 
 def collate(items: Sequence[Encoded], pad_id: int) -> Batch:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.training.dpo_program import train_dpo
-from include.training.engine_megatron import MegatronEngine, engines
+from include.training.engine_megatron import MegatronEngine
+from include.training.megatron_place import engines_of
 
 
 def train(job: Job) -> None:
-    job.config.text("engine", ("megatron",))
-    with engines(job.ranks, job.settings.positive("tensor_parallel", 1)):
+    with engines_of(job):
         train_dpo(job, MegatronEngine)
 
 

@@ -4,7 +4,9 @@ The reference's log-probabilities are computed once, before the first update, an
 digests they were made with. Logits are computed at answer positions only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
 from include.training.batching import micro_batches, pad_id_of, rows_at
-from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
+from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.heldout import answer_check
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
@@ -22,8 +24,8 @@ from include.training.lora import LoraSettings, add_adapters
 from include.training.losses import DPO_LOSSES, DpoObjective, PairLogProbs
 from include.training.model_checks import check_frozen, check_trained
 from include.training.model_io import load_causal_lm, load_tokenizer
-from include.training.pair_log_probs import Distance, PairSums, all_sums, pair_sums, reference_key
-from include.training.pair_tokens import by_length, lay_out
+from include.training.pair_log_probs import Distance, PairSums, all_sums, reference_key, sums_of
+from include.training.pair_tokens import PairTokens, by_length, lay_out
 from include.training.policy_export import export_policy
 from include.training.precision import precision_context
 from include.training.schedule import ScheduleSettings, learning_rate_at
@@ -38,6 +40,15 @@ CONFIG_KEYS = (
 OWN_SHARE_WARNING = 0.5
 FAR_SHARE_WARNING = 0.1
 SIDES = ("train", "validation")
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Of the whole step: pairs, their weights' sum, and the chosen answers' tokens."""
+
+    pairs: int
+    weight: float
+    chosen_tokens: float
 
 
 class DpoTrainer:
@@ -67,30 +78,35 @@ class DpoTrainer:
         self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.pairs["train"]), self.job.seed)
         mine = self.engine.data.share(chosen)
-        weight, words = self._counts(mine)
-        total, chosen_tokens = self.engine.data.total(weight, words)
-        figures: dict[str, float] = {}
-        tokens = 0
-        ordered = [mine[i] for i in by_length([self.pairs["train"][i] for i in mine])]
-        for part in micro_batches(ordered, self.micro_batch):
-            pairs = [self.pairs["train"][i] for i in part]
-            laid = lay_out(pairs, self.pad_id, self.engine.module.model).to(self.engine.device)
-            sums = pair_sums(self.engine, laid)
-            compared = self._compare(pairs, sums, self.reference["train"].rows(part))
-            weights_P = torch.tensor([pair.weight for pair in pairs], device=self.engine.device)
-            share = (self.objective(compared) * weights_P).sum() / total
-            if self.objective.nll_weight:
-                share = share - self.objective.nll_weight * sums.chosen.sum() / max(chosen_tokens, 1)
-            self.engine.backward(share)
-            tokens += laid.tokens
-            for name, value in {"loss": float(share.detach()), **self._figures(compared, len(chosen))}.items():
-                figures[name] = figures.get(name, 0.0) + value
+        found = self.engine.learn(self._micro_batches(mine, len(chosen)))
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        *summed, seen = self.engine.data.total(*figures.values(), tokens)
-        figures = {**dict(zip(figures, summed, strict=True)), "grad_norm": norm, "learning_rate": rate}
+        whole = dict(zip(found, self.engine.data.total(*found.values()), strict=True))
+        seen = int(whole.pop("tokens"))
+        figures = {**whole, "grad_norm": norm, "learning_rate": rate}
         self.guards.check(step + 1, figures)
-        return StepResult(figures, int(seen))
+        return StepResult(figures, seen)
+
+    def _micro_batches(self, mine: Sequence[int], count: int) -> Iterator[MicroBatch]:
+        """Of this rank's pairs; `count`: pairs of the whole step."""
+        weight, words = self.engine.data.total(*self._counts(mine))
+        ordered = [mine[i] for i in by_length([self.pairs["train"][i] for i in mine])]
+        for part in micro_batches(ordered, self.micro_batch):
+            laid = lay_out([self.pairs["train"][i] for i in part], self.pad_id, self.engine.module.model).to(self.engine.device)
+            yield MicroBatch(laid.answers, partial(self._measured, part, laid, Totals(count, weight, words)))
+
+    def _measured(
+        self, part: Sequence[int], laid: PairTokens, totals: "Totals", log_probs: torch.Tensor
+    ) -> tuple[torch.Tensor, Mapping[str, float]]:
+        """Loss and figures of a micro-batch."""
+        pairs = [self.pairs["train"][i] for i in part]
+        sums = sums_of(log_probs, laid)
+        compared = self._compare(pairs, sums, self.reference["train"].rows(part))
+        weights_P = torch.tensor([pair.weight for pair in pairs], device=log_probs.device)
+        share = (self.objective(compared) * weights_P).sum() / totals.weight
+        if self.objective.nll_weight:
+            share = share - self.objective.nll_weight * sums.chosen.sum() / max(totals.chosen_tokens, 1)
+        return share, {"loss": float(share.detach()), **self._figures(compared, totals.pairs), "tokens": laid.tokens}
 
     def _counts(self, rows: Sequence[int]) -> tuple[float, int]:
         """Weight and chosen answers' tokens of training pairs."""
@@ -143,10 +159,10 @@ class DpoTrainer:
             self.reference = self._sums_under(self.engine, self.engine.module.model)
             return
         model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
-        scorer = AnswerScorer(model).eval().to(self.engine.device).requires_grad_(False)
+        scorer = self.engine.frozen(AnswerScorer(model))
         check_frozen("reference", scorer, self.engine)
         with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
-            self.reference = self._sums_under(scorer, model)
+            self.reference = self._sums_under(scorer, scorer.model)
 
     def _sums_under(self, scorer: Any, model: Any) -> dict[str, PairSums]:
         return {side: all_sums(scorer, model, self.pairs[side], self.micro_batch, self.pad_id) for side in SIDES if self.pairs[side]}

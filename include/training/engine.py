@@ -4,7 +4,7 @@ On several ranks a trainer keeps to four rules, and its losses do not depend on 
 
 1. Rows of a step: all ranks know the order, each works on ``engine.data.share(rows)``.
 2. A loss is divided by the count of the whole batch: ``engine.data.total(own count)``. Figures are sums of all ranks too.
-3. Every rank calls forward, backward and step equally often (``engine.data.most`` tells the greatest number of any).
+3. Every rank learns from equally many micro-batches and steps equally often (``engine.data.most`` tells the greatest number of any).
 4. After the last step ``engine.publish()``: the module has whole weights on the first rank, the others end there.
 """
 
@@ -19,8 +19,12 @@ from include.runtime.errors import GuardTripped
 from include.runtime.ranks import Ranks
 from include.runtime.settings import Settings
 
-PRECISIONS = ("fp32", "bf16_autocast")
-ENGINE_KEYS = ("learning_rate", "weight_decay", "betas", "max_grad_norm", "precision", "zero_stage", "engine", "optimizer", "attention")
+PRECISIONS = ("fp32", "bf16_autocast", "bf16")
+"""bf16_autocast: weights stay float32 and are cast where it pays. bf16: the layers hold rounded weights beside exact ones."""
+ENGINE_KEYS = (
+    *("learning_rate", "weight_decay", "betas", "max_grad_norm", "precision", "zero_stage", "engine", "optimizer", "attention"),
+    "distributed_optimizer",
+)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class EngineSettings:
     max_grad_norm: float = 1.0
     precision: str = "fp32"
     zero_stage: int = 0
+    distributed_optimizer: bool = False
 
     @classmethod
     def of(cls, config: Settings) -> "EngineSettings":
@@ -45,6 +50,7 @@ class EngineSettings:
             max_grad_norm=config.number("max_grad_norm", 1.0),
             precision=config.text("precision", PRECISIONS, "fp32"),
             zero_stage=config.integer("zero_stage", 0),
+            distributed_optimizer=config.flag("distributed_optimizer", False),
         )
 
 
@@ -56,22 +62,22 @@ def adamw(parameters: Iterable[torch.nn.Parameter], settings: EngineSettings) ->
 
 
 class FiniteLosses:
-    """Refuses a loss that is not finite: at once where one rank has all of the data, else on all ranks together before the update."""
+    """Refuses a loss that is not finite: at once where one rank sees all losses, else on all ranks together before the update."""
 
-    def __init__(self, data: Ranks) -> None:
-        self._data = data
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
         self._finite = True
 
     def see(self, loss: torch.Tensor) -> None:
         """Of each micro-batch, before its gradients are added."""
         if not torch.isfinite(loss.detach()):
-            if self._data.count == 1:
+            if self._ranks.count == 1:
                 raise GuardTripped("non_finite_loss", f"the loss is {float(loss.detach())}")
             self._finite = False
 
     def settle(self) -> None:
         """Before the update; every rank calls it."""
-        if self._data.most(float(not self._finite))[0]:
+        if self._ranks.most(float(not self._finite))[0]:
             raise GuardTripped("non_finite_loss", "the loss of a micro-batch is not finite; no update was made")
 
 
@@ -79,6 +85,34 @@ def check_norm(norm: float) -> None:
     """Of all gradients, before the update: refused unless finite."""
     if not norm < float("inf"):
         raise GuardTripped("non_finite_gradient", f"the norm of the gradients is {norm}; no update was made")
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One forward and backward pass of a step.
+
+    inputs: what the module is given, by the names of its arguments.
+    measure: makes of the module's answer the loss (of which gradients are added as they are) and figures that are added up.
+    """
+
+    inputs: Mapping[str, Any]
+    measure: Callable[[torch.Tensor], tuple[torch.Tensor, Mapping[str, float]]]
+
+
+def added_up(total: dict[str, float], figures: Mapping[str, float]) -> None:
+    """Adds `figures` to `total`, in their order."""
+    for name, value in figures.items():
+        total[name] = total.get(name, 0.0) + value
+
+
+def learn_in_turn(engine: "Engine", parts: Iterable[MicroBatch]) -> dict[str, float]:
+    """One micro-batch after the other, each made when its turn comes; the figures of all, added up."""
+    found: dict[str, float] = {}
+    for part in parts:
+        loss, figures = part.measure(engine(**part.inputs))
+        engine.backward(loss)
+        added_up(found, figures)
+    return found
 
 
 class Engine(Protocol):
@@ -98,9 +132,18 @@ class Engine(Protocol):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+    def frozen(self, scorer: Any) -> Any:
+        """A scorer like `scorer`, cut and computing as the engine's module does: equal weights give equal answers. Nothing of it is learnt.
+
+        What the engine casts while it computes (`precision_context`) is the caller's to cast.
+        """
+
     def train(self) -> None: ...
 
     def eval(self) -> None: ...
+
+    def learn(self, parts: Iterable[MicroBatch]) -> dict[str, float]:
+        """Adds the gradients of every part's loss, in the order that suits the engine; figures of these parts, added up."""
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of `loss` to those of all ranks; nothing is divided by a number of micro-batches or ranks."""

@@ -7,7 +7,7 @@ DeepSpeed's pickles, so it can be read at another stage, on another number of ra
 
 import copy
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from include.runtime.errors import RankDone
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks, ranks_of_environment
 from include.training import zero_state
-from include.training.engine import EngineSettings, FiniteLosses, MakeEngine, adamw, check_norm
+from include.training.engine import EngineSettings, FiniteLosses, MakeEngine, MicroBatch, adamw, check_norm, learn_in_turn
 from include.training.errors import TrainingError
 from include.training.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
 from include.training.precision import precision_context
@@ -98,6 +98,10 @@ class DeepSpeedEngine:
         self._own = module
         if not trainable(module):
             raise TrainingError("no parameter of the model can be trained")
+        if settings.precision == "bf16" or settings.distributed_optimizer:
+            raise TrainingError(
+                "engine deepspeed: precision bf16 and distributed_optimizer are Megatron's; set bf16_autocast, and zero_stage"
+            )
         self._inner = _split(module) if settings.zero_stage == 3 else module
         self._names = trainable(self._inner)
         self._losses = FiniteLosses(self.data)
@@ -125,12 +129,18 @@ class DeepSpeedEngine:
                 return self._own(*args, **kwargs)
         return self._engine(*args, **kwargs)
 
+    def frozen(self, scorer: Any) -> Any:
+        return scorer.eval().to(self.device).requires_grad_(False)
+
     def train(self) -> None:
         self._engine.train()
 
     def eval(self) -> None:
         self._engine.eval()
         self._own.eval()
+
+    def learn(self, parts: Iterable[MicroBatch]) -> dict[str, float]:
+        return learn_in_turn(self, parts)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Adds the gradients of `loss` as they are: nothing is divided by a number of micro-batches or of ranks."""

@@ -39,7 +39,11 @@ class PairSums:
 
 def pair_sums(scorer: Scorer, laid: PairTokens) -> PairSums:
     """The sums of one batch, whose prefixes stand once."""
-    log_probs = scorer(laid.input_ids, laid.attention_mask, laid.rows, laid.columns, laid.targets, position_ids=laid.position_ids)
+    return sums_of(scorer(**laid.answers), laid)
+
+
+def sums_of(log_probs: Tensor, laid: PairTokens) -> PairSums:
+    """The sums of a batch from its answer tokens' log-probabilities."""
     sums = sum_by_row(log_probs, laid.owners, 2 * laid.pairs)
     return PairSums(sums[: laid.pairs], sums[laid.pairs :])
 

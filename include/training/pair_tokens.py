@@ -56,6 +56,20 @@ class PairTokens:
     def pairs(self) -> int:
         return len(self.end_rows) // 2
 
+    @property
+    def answers(self) -> dict[str, Tensor | None]:
+        """What a scorer of answer tokens is given, by the names of its arguments."""
+        return {**self._shown, "rows": self.rows, "columns": self.columns, "targets": self.targets}
+
+    @property
+    def ends(self) -> dict[str, Tensor | None]:
+        """What a scorer of whole sequences is given, by the names of its arguments."""
+        return {**self._shown, "rows": self.end_rows, "columns": self.end_columns}
+
+    @property
+    def _shown(self) -> dict[str, Tensor | None]:
+        return {"input_ids": self.input_ids, "attention_mask": self.attention_mask, "position_ids": self.position_ids}
+
     def to(self, device: torch.device) -> "PairTokens":
         moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
         return PairTokens(**{**vars(self), **moved})

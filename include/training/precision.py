@@ -7,5 +7,5 @@ import torch
 
 
 def precision_context(precision: str, device: str = "cpu") -> AbstractContextManager[Any]:
-    """bf16_autocast: as the engine casts; fp32: nothing is cast."""
+    """bf16_autocast: as the engine casts; fp32, and bf16, whose layers hold rounded weights: nothing is cast."""
     return torch.autocast(device, dtype=torch.bfloat16, enabled=precision == "bf16_autocast")

@@ -4,7 +4,8 @@ Bradley-Terry with both sides of a pair in one forward. It stops early on the ac
 training loss; what is handed on is the best state seen there. Hold-out pairs are read once, when everything is decided.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.job import Job
 from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
 from include.training.batching import micro_batches, rows_at
-from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
+from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
 from include.training.loop import StepResult, run_steps
 from include.training.losses import bradley_terry
@@ -23,7 +24,7 @@ from include.training.model_io import load_tokenizer
 from include.training.pair_measurements import write_measurements
 from include.training.pair_report import holdout_figures, holdout_report, overfit, validation_figures
 from include.training.pair_scores import MemberScores, PairScores, validation_accuracy
-from include.training.pair_tokens import by_length, lay_out
+from include.training.pair_tokens import PairTokens, by_length, lay_out
 from include.training.reward_ensemble import EnsembleTrainer, ensemble_seeds, member_name
 from include.training.reward_head import SequenceScores, new_reward_model, save_reward_model
 from include.training.schedule import ScheduleSettings, learning_rate_at
@@ -72,32 +73,26 @@ class RewardTrainer:
         self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.train_pairs), self.seed)
         pairs = [self.train_pairs[i] for i in self.engine.data.share(chosen)]
-        weight = self.engine.data.total(sum(pair.weight for pair in pairs))[0]
-        loss, right, margin, tokens = 0.0, 0.0, 0.0, 0
-        for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
-            chosen_P, rejected_P = self._scores(part)
-            weights_P = torch.tensor([pair.weight for pair in part], device=chosen_P.device)
-            share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
-            self.engine.backward(share)
-            loss += float(share.detach())
-            right += float((chosen_P > rejected_P).sum()) / len(chosen)
-            margin += float((chosen_P - rejected_P).detach().sum()) / len(chosen)
-            tokens += sum(len(pair.chosen) + len(pair.rejected) for pair in part)
+        found = self.engine.learn(self._micro_batches(pairs, len(chosen)))
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        loss, right, margin, seen = self.engine.data.total(loss, right, margin, tokens)
-        tokens = int(seen)
-        metrics = {"loss": loss, "accuracy": right, "margin": margin, "grad_norm": norm, "learning_rate": rate}
+        whole = dict(zip(found, self.engine.data.total(*found.values()), strict=True))
+        tokens = int(whole.pop("tokens"))
+        metrics = {**whole, "grad_norm": norm, "learning_rate": rate}
         if (step + 1) % self.every_steps and step + 1 < self.total:
             return StepResult(metrics, tokens)
         metrics |= self._look(step + 1)
         return StepResult(metrics, tokens, StopReason.EARLY_STOP if self._done(step + 1) else None)
 
-    def _scores(self, pairs: Sequence[TokenPair]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Chosen and rejected scores out of one forward; where a side stands in it means nothing."""
-        laid = lay_out(pairs, 0, self.engine.module.model).to(self.engine.device)
-        scores = self.engine(laid.input_ids, laid.attention_mask, laid.end_rows, laid.end_columns, laid.position_ids)
-        return scores[: len(pairs)], scores[len(pairs) :]
+    def _micro_batches(self, pairs: Sequence[TokenPair], count: int) -> Iterator[MicroBatch]:
+        """Of this rank's pairs; `count`: pairs of the whole step."""
+        weight = self.engine.data.total(sum(pair.weight for pair in pairs))[0]
+        for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
+            yield MicroBatch(self._laid(part).ends, partial(_measured, part, count, weight))
+
+    def _laid(self, pairs: Sequence[TokenPair]) -> PairTokens:
+        """Both sides of pairs for one forward; where a side stands in it means nothing."""
+        return lay_out(pairs, 0, self.engine.module.model).to(self.engine.device)
 
     @torch.no_grad()
     def score(self, pairs: Sequence[TokenPair]) -> PairScores:
@@ -105,8 +100,8 @@ class RewardTrainer:
         self.engine.eval()
         chosen, rejected = [0.0] * len(pairs), [0.0] * len(pairs)
         for part in micro_batches(by_length(pairs), self.micro_batch):
-            scored = self._scores([pairs[i] for i in part])
-            for index, good, bad in zip(part, scored[0].tolist(), scored[1].tolist(), strict=True):
+            scores = self.engine(**self._laid([pairs[i] for i in part]).ends).tolist()
+            for index, good, bad in zip(part, scores[: len(part)], scores[len(part) :], strict=True):
                 chosen[index], rejected[index] = good, bad
         return PairScores(chosen, rejected)
 
@@ -146,6 +141,19 @@ class RewardTrainer:
         self.best_step, self.looks_since = checkpoint.state["best_step"], checkpoint.state["looks_since"]
         self.best_seen = (checkpoint.state["best_seen"][0], checkpoint.state["best_seen"][1])
         self.best = checkpoint.load("best") if "best" in checkpoint.groups else {}
+
+
+def _measured(pairs: Sequence[TokenPair], count: int, weight: float, scores: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, float]]:
+    """Loss and figures of a micro-batch; `count` and `weight` are those of the whole step."""
+    chosen_P, rejected_P = scores[: len(pairs)], scores[len(pairs) :]
+    weights_P = torch.tensor([pair.weight for pair in pairs], device=scores.device)
+    share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
+    return share, {
+        "loss": float(share.detach()),
+        "accuracy": float((chosen_P > rejected_P).sum()) / count,
+        "margin": float((chosen_P - rejected_P).detach().sum()) / count,
+        "tokens": sum(len(pair.chosen) + len(pair.rejected) for pair in pairs),
+    }
 
 
 def train_reward_model(job: Job, make_engine: MakeEngine) -> None:

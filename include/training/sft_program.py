@@ -5,6 +5,7 @@ the batch is cut into micro-batches or packed into rows, and a long answer weigh
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import GuardTripped
 from include.runtime.job import Job
 from include.training.batching import Batch, collate, collate_packed, micro_batches, packed_bins, pad_id_of
-from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine
+from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
 from include.training.example_order import OWN, ExampleOrder, Part, mixture_parts
 from include.training.heldout import answer_check, validation_loss
@@ -63,19 +64,19 @@ class SftTrainer:
         learned = int(self.engine.data.total(sum(item.trained_tokens for item in items))[0])
         if learned == 0:
             raise GuardTripped("all_labels_masked", f"step {step + 1}: rows {chosen} hold no token to learn from")
-        loss, tokens = 0.0, 0
-        for batch, weight in self._equally_many(self._batches(items)):
-            if len(batch.targets) == 0 and self.engine.data.count == 1:
-                continue
-            share = -batch.scored_by(self.engine).sum() / learned
-            self.engine.backward(share if weight else share * weight)
-            loss, tokens = loss + weight * float(share.detach()), tokens + int(weight) * batch.tokens
+        found = self.engine.learn(self._micro_batches(items, learned))
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
-        loss, seen = self.engine.data.total(loss, tokens)
+        loss, seen = self.engine.data.total(found["loss"], found["tokens"])
         figures = {"loss": loss, "grad_norm": norm, "learning_rate": rate, "learned_tokens": float(learned)}
         self.guards.check(step + 1, figures)
         return self._looked(step + 1, figures, int(seen))
+
+    def _micro_batches(self, items: Sequence[Encoded], learned: int) -> Iterator[MicroBatch]:
+        """`learned`: tokens that are learned in the whole step; the loss is their mean."""
+        for batch, weight in self._equally_many(self._batches(items)):
+            if len(batch.targets) or self.engine.data.count > 1:
+                yield MicroBatch(batch.inputs, partial(_measured, batch.tokens, weight, learned))
 
     def _equally_many(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, float]]:
         """Each with weight 1; a rank that has fewer repeats its last one with weight 0, as all must call the engine equally often."""
@@ -127,6 +128,12 @@ class SftTrainer:
         self.guards.load_state(checkpoint.state["guards"])
         if self.best is not None:
             self.best.load_state(checkpoint.state["best"], checkpoint.load("best") if "best" in checkpoint.groups else {})
+
+
+def _measured(tokens: int, weight: float, learned: int, log_probs: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, float]]:
+    """Loss and figures of a micro-batch."""
+    share = -log_probs.sum() / learned
+    return share if weight else share * weight, {"loss": weight * float(share.detach()), "tokens": int(weight) * tokens}
 
 
 def example_order(job: Job, rows: JoinedRows) -> ExampleOrder:

@@ -14,7 +14,7 @@ from local import fetch, python_environments, secret_files, system
 from local.environment import PORT_NAMES, USERS, as_shell, environment, process_environment
 from local.fetch import SOURCES, Source, sources_of
 from local.layout import Layout
-from local.lock import portable
+from local.lock import _LOCKS, portable
 from local.process import LocalError
 from local.python_environments import torch_source, uv_environment
 from local.slurm_cluster import PrivateSlurm
@@ -105,9 +105,10 @@ def test_torch_may_come_from_a_folder_a_page_or_an_index(tmp_path: Path) -> None
 
 def test_a_lock_holds_for_builds_with_and_without_a_gpu() -> None:
     assert portable("numpy==2.0\nnvidia-nccl-cu12==2.1\ntorch==2.13.0+cpu\ntriton==3.5\n") == "numpy==2.0\ntorch==2.13.0\n"
+    assert portable("cuda-bindings==13\ntriton==3.5\n", asked="# that too\ntriton\n") == "triton==3.5\n"
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-cluster.txt", "requirements-peers.txt"])
+@pytest.mark.parametrize("name", [*_LOCKS.values()])
 def test_locks_pin_exactly_and_hold_no_address(name: str) -> None:
     lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
     assert [line for line in lines if "==" not in line] == []

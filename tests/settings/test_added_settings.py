@@ -164,6 +164,10 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
     assert identity_config(after.sft) == {**identity_config(before.sft), "engine": "megatron"}
     assert placement_config(after.sft)["tensor_parallel"] == 2
     assert after.digest != with_part("sft", engine="megatron", job={"tasks": 4}).digest
+    staged = with_part("sft", engine="megatron", job={"tasks": 4}, pipeline_parallel=2)
+    assert identity_config(staged.sft) == identity_config(after.sft)
+    shared = with_part("sft", engine="megatron", distributed_optimizer=True, precision="bf16")
+    assert identity_config(shared.sft) == {**identity_config(after.sft), "distributed_optimizer": True, "precision": "bf16"}
 
 
 @pytest.mark.parametrize(
@@ -171,12 +175,15 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
     [
         ("sft", {"tensor_parallel": 2}, "belongs to engine megatron"),
         ("sft", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 3}}, "does not divide job.tasks 3"),
-        ("sft", {"engine": "megatron", "zero_stage": 1}, "no distributed optimiser"),
-        ("sft", {"engine": "megatron", "precision": "bf16_autocast"}, "precision fp32"),
+        ("sft", {"pipeline_parallel": 2}, "belongs to engine megatron"),
+        ("sft", {"precision": "bf16"}, "precision bf16 belongs to engine megatron"),
+        ("dpo", {"distributed_optimizer": True}, "distributed_optimizer belongs to engine megatron"),
+        ("sft", {"engine": "megatron", "zero_stage": 1}, "zero_stage 0"),
+        ("sft", {"engine": "megatron", "precision": "bf16_autocast"}, "precision fp32 or bf16"),
         ("sft", {"engine": "megatron", "lora": {"rank": 4}}, "no lora in this version"),
         ("sft", {"engine": "megatron", "trainer": "trl"}, "engine belong to our own"),
-        ("sft", {"engine": "megatron", "pipeline_parallel": 2}, "pipeline_parallel"),
-        ("dpo", {"engine": "megatron", "zero_stage": 2}, "no distributed optimiser"),
+        ("sft", {"engine": "megatron", "tensor_parallel": 2, "pipeline_parallel": 2, "job": {"tasks": 6}}, "2 does not divide job.tasks 6"),
+        ("dpo", {"engine": "megatron", "zero_stage": 2}, "zero_stage 0"),
         ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
         ("ppo", {"minibatch": 6, "prompts_per_iteration": 12, "job": {"tasks": 4}}, "minibatch 6 is no multiple of job.tasks 4"),

@@ -30,6 +30,7 @@ PLACEMENT = {
     "tensor_parallel",
     "shards",
     "offload",
+    "pipeline_parallel",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 

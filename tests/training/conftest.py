@@ -1,5 +1,7 @@
 """One tiny base, with data, made once for all tests of the programs. Small tensors: one thread is the fastest."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -16,3 +18,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     demonstrations(made)
     prompts(made)
     return made
+
+
+@pytest.fixture(scope="session")
+def paired(store: Store) -> Store:
+    """The same store, with the base as `policy` and preference pairs about it."""
+    from tests.training import align_store
+
+    store.artifact("policy", Path(store.places["base"].path))
+    align_store.preferences(store, "preferences", 40)
+    return store

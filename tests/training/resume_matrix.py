@@ -1,4 +1,5 @@
-"""Program × engine × ranks × ZeRO stage or tensor-parallel ranks × moment of death: killed with SIGKILL, resumed, and compared bit by bit with a run in one go.
+"""Program × engine × ranks × ZeRO stage, or tensor × pipeline parallel and precision × moment of death: killed with SIGKILL, resumed, and
+compared bit by bit with a run in one go.
 
     make resume-matrix
     PYTHONPATH=.:plugins python -m tests.training.resume_matrix ppo generate    # these programs alone
@@ -47,7 +48,9 @@ GENERATE = {
     "portion_prompts": 1,
 }
 OFFLOAD = ((1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters"))
-MEGATRON = ((1, 0, "megatron", 1), (2, 0, "megatron", 1), (2, 0, "megatron", 2))
+MEGATRON = ((1, 1, 1, "fp32"), (2, 1, 1, "fp32"), (2, 2, 1, "fp32"), (2, 1, 2, "fp32"), (4, 2, 2, "fp32"))
+MEGATRON += ((2, 1, 1, "bf16"), (2, 2, 1, "bf16"), (2, 1, 2, "bf16"))
+"""Ranks, how many of them are tensor and pipeline parallel, and what the layers compute in."""
 STEPS = 8
 EVERY = 3
 DIED = "died"
@@ -57,14 +60,21 @@ _COST = ("time", "tokens")
 
 @dataclass(frozen=True)
 class Cell:
-    """One run: which program, on how many ranks, at which ZeRO stage, with what in the CPU's memory; on Megatron, how many ranks hold one copy."""
+    """One run: which program, on how many ranks, at which ZeRO stage, with what in the CPU's memory; on Megatron, how the
+    model is cut, and what its layers compute in."""
 
     program: str
     ranks: int
     zero_stage: int = 0
     engine: str = "deepspeed"
     tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    precision: str = "fp32"
     offload: str = "none"
+
+    @property
+    def cut(self) -> str:
+        return f"{self.tensor_parallel}×{self.pipeline_parallel}"
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -75,13 +85,13 @@ class Cell:
         changed = dict(config)
         if self.program != "generate":
             steps = "iterations" if self.program == "ppo" else "steps"
-            changed |= {steps: STEPS, "zero_stage": self.zero_stage, "engine": self.engine}
+            changed |= {steps: STEPS, "zero_stage": self.zero_stage, "engine": self.engine, "precision": self.precision}
         spec = store.spec(self.program, INPUTS[self.program], changed, salt=salt)
         return spec if self.engine == "deepspeed" else replace(spec, program=f"{spec.program}_{self.engine}")
 
     def run(self, store: Store, spec: RunSpec, n: int = 1, moment: str | None = None) -> Started:
         settings: dict[str, Any] = {"save_every_steps": EVERY, "save_in_background": True, "micro_batch": 4}
-        settings |= {"tensor_parallel": self.tensor_parallel, "offload": self.offload}
+        settings |= {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel, "offload": self.offload}
         if moment is None:
             return store.run_ranks(spec, self.ranks, n, **settings)
         number, rank = MOMENTS[moment]
@@ -121,7 +131,7 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
     Raises:
         AssertionError: a run that should have died did not, or one that should have ended well did not.
     """
-    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.tensor_parallel} {cell.offload}"
+    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.cut} {cell.precision} {cell.offload}"
     whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
     assert whole.code == 0, whole.stderr
     for moment in moments or cell.moments:
@@ -167,7 +177,8 @@ def cells() -> Iterator[Cell]:
     for place in product(("sft", "reward_model", "dpo", "ppo"), (1, 2), (0, 1, 2, 3)):
         yield Cell(*place)
     for program, place in product(("sft", "reward_model", "dpo"), MEGATRON):
-        yield Cell(program, *place)
+        ranks, tensor, pipeline, precision = place
+        yield Cell(program, ranks, 0, "megatron", tensor, pipeline, precision)
     for program, (stage, offload) in product(("sft", "reward_model", "dpo"), OFFLOAD):
         yield Cell(program, 2, stage, offload=offload)
     yield Cell("generate", 1)
@@ -180,9 +191,11 @@ def main(programs: Sequence[str] = ()) -> int:
         return 2
     store, configs = prepared()
     bad, seen = 0, 0
-    print(f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP':4}{'offload':11}{'killed at':15}{'resumed at step':17}exact")
+    print(
+        f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP×PP':7}{'precision':10}{'offload':11}{'killed at':15}{'resumed at step':17}exact"
+    )
     for cell in (cell for cell in cells() if not programs or cell.program in programs):
-        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.tensor_parallel:<4}{cell.offload:11}"
+        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.cut:7}{cell.precision:10}{cell.offload:11}"
         try:
             for outcome in outcomes(store, cell, configs[cell.program]):
                 seen += 1
