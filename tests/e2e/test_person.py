@@ -232,8 +232,8 @@ def test_the_slurm_connection_has_a_form_and_is_tried_by_its_button(demonstratio
     page.open(f"{demonstration.url}/connections")
     page.see("cluster")
     page.find("button[aria-label='Test Connection']").click()
-    for words in ("Slurm ", "partition batch: ", "limit ", "accounting: kept"):
-        page.see(words)
+    answer = ("Slurm ", "partition batch: ", "limit ", "accounting: kept")
+    page.wait("what the cluster offers", lambda: all(words in page.text for words in answer))  # a message that goes by itself
     page.shot("connection-tested")
     page.find("button[aria-label='Edit Connection']").click()
     page.click("Extra Fields")
