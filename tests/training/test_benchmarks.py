@@ -80,6 +80,7 @@ def test_what_a_seed_did_not_learn_is_named(change: dict, said: str) -> None:
     assert any(said in line for line in lost(replace(_learnt(), **change)))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
 def test_the_gpu_benchmark_runs_on_a_cpu_at_a_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
     on_gpu(["--device", "cpu", "--tiny", "--ours-alone", "--programs", "sft", "generation", "--peak-tflops", "0.1"])
