@@ -34,7 +34,7 @@ def test_with_state_in_the_cpus_memory_two_ranks_learn_the_same_and_go_on_to_the
     there = cell.run(store, cell.spec(store, QUICK, "there"))
     here = Cell("sft", 2, stage).run(store, cell.spec(store, QUICK, "here"))
     assert _losses(there) == pytest.approx(_losses(here), rel=1e-6)
-    assert [line["grad_norm"] for line in there.lines] == pytest.approx([line["grad_norm"] for line in here.lines], rel=1e-5)
+    assert [line["grad_norm"] for line in there.lines] == pytest.approx([line["grad_norm"] for line in here.lines], rel=1e-4)
     assert any("there is no GPU" in warning for warning in there.report.summary["warnings"])
 
 
