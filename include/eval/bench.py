@@ -2,14 +2,15 @@
 
 import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from include.eval import reward_score
 from include.eval.answers import Asked, answer
 from include.eval.deployment import Deployment, sampling_of
 from include.eval.errors import EvaluationError
-from include.eval.findings import Findings
+from include.eval.findings import Findings, read_part
 from include.eval.latency import Served, hardware, side_by_side
 from include.eval.likelihood import option_log_probs
 from include.eval.models import load_policy, load_reward_model, load_tokenizer
@@ -30,14 +31,31 @@ class Bench:
         self.job = job
         self.evaluation = evaluation
         self.findings = Findings()
+        self._taken: list[Findings] = []
         self.rows = job.settings.positive("generation_batch", DEFAULT_ROWS)
         self.roles = {d.digest: role for role, d in sorted(evaluation.deployments.items(), reverse=True)}
         self.tokenizer = load_tokenizer(job.input(f"model_{evaluation.measured[0]}"))
         self._held: tuple[str, Any] | None = None
 
     def run(self, unit: Unit) -> dict[str, float]:
-        """Does one unit and gives its figures."""
+        """Does one unit and gives its figures; none where a part has done it."""
+        if self._known(unit):
+            return {}
         return {"answers": self._answers, "choices": self._choices, "rewards": self._rewards, "latency": self._latency}[unit.kind](unit)
+
+    def take(self, parts: Mapping[str, Path]) -> None:
+        """Findings of the parts that measured single models, but of those that would not compare with what is measured here."""
+        own = {one.digest: self.evaluation.backend_digest(one) for one in self.evaluation.deployments.values()}
+        for name, folder in parts.items():
+            found, backends = read_part(folder)
+            if other := [deployment for deployment, backend in backends.items() if own.get(deployment) != backend]:
+                self.job.warn(f"part {name} was measured on another backend (deployment {other[0]}): it is measured again here")
+                continue
+            self._taken.append(found)
+            self.findings.add(found)
+
+    def _known(self, unit: Unit) -> bool:
+        return unit.kind != "latency" and len(getattr(self.findings, unit.kind)[unit.deployment][unit.suite]) >= unit.end
 
     def _deployment(self, unit: Unit) -> Deployment:
         return self.evaluation.deployments[self.roles[unit.deployment]]
@@ -126,6 +144,8 @@ class Bench:
 
     def restore(self, data: bytes) -> None:
         self.findings = Findings.from_bytes(data)
+        for found in self._taken:
+            self.findings.add(found)
 
     def check(self) -> None:
         """Everything asked for is there, once."""

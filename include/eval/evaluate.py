@@ -5,16 +5,21 @@
 Inputs: model_<role> (candidate, base, sft, champion, anchor), suite_<name>, and reward_model where rewards are wanted.
 Output: `measurements` (measurements.json), which gates are judged on. The hold-out is read once, here; deployments that
 are the same one under two roles are measured once.
+
+Models may be measured each in a run of its own, a part, which gives its `findings` too. The whole's job takes them and measures
+what is left: latency, for which all models run side by side.
 """
 
 import json
 from collections.abc import Sequence
 
 from include.eval.bench import Bench
+from include.eval.findings import write_part
 from include.eval.loop import run_units
 from include.eval.measurements import means, measurements
 from include.eval.plan import Evaluation
 from include.runtime.job import Job
+from include.runtime.parts import taken
 from include.runtime.program import run_program
 
 
@@ -24,14 +29,19 @@ def evaluate(job: Job) -> None:
     for suite in evaluation.suites.values():
         if "reward_score" in suite.scorers and evaluation.rewarded_items == 0:
             job.warn(f"suite {suite.name}: reward_score is not measured, there is no reward model or no item to reward")
+    bench.take(parts := taken(job))
     run_units(job, bench, evaluation.units(), lambda figures: int(figures.get("tokens", 0)))
     bench.check()
     body = measurements(evaluation, bench.findings)
     with job.output("measurements", "report") as folder:
         (folder / "measurements.json").write_text(json.dumps(body, sort_keys=True, allow_nan=False) + "\n", "utf-8")
     found = bench.findings
+    if evaluation.part:
+        with job.output("findings", "report") as folder:
+            write_part(folder, found, {one.digest: evaluation.backend_digest(one) for one in evaluation.deployments.values()})
     figures = {**means(body), "generation_seconds": found.generation_seconds, "generated_tokens": float(found.generated_tokens)}
-    job.complete(figures, summary={"deployments": {role: one.digest for role, one in evaluation.deployments.items()}})
+    summary = {"deployments": {role: one.digest for role, one in evaluation.deployments.items()}}
+    job.complete(figures, summary={**summary, "parts": list(parts)} if parts else summary)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,12 +2,17 @@
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from include.eval.answers import Answer
+from include.eval.errors import EvaluationError
 from include.eval.latency import Sample
 
+PART_FILE = "findings.json"
+PART_SCHEMA = "align/findings/v1"
 Values = dict[str, dict[str, list[Any]]]
 
 
@@ -26,6 +31,19 @@ class Findings:
     hardware: str = ""
     generation_seconds: float = 0.0
     generated_tokens: int = 0
+
+    def add(self, other: "Findings") -> None:
+        """Takes what another run found about single models, where it is more than is known here. Latency is never taken."""
+        took = False
+        for kind in ("answers", "choices", "rewards"):
+            mine, given = getattr(self, kind), getattr(other, kind)
+            for deployment, suites in given.items():
+                for suite, values in suites.items():
+                    if len(values) > len(mine[deployment][suite]):
+                        mine[deployment][suite], took = list(values), True
+        if took:
+            self.generation_seconds += other.generation_seconds
+            self.generated_tokens += other.generated_tokens
 
     def to_bytes(self) -> bytes:
         body = {
@@ -49,3 +67,17 @@ class Findings:
                     target[deployment][suite] = [Answer.from_json(v) for v in values] if kind == "answers" else values
         found.latency = {d: [Sample(**sample) for sample in samples] for d, samples in body["latency"].items()}
         return found
+
+
+def write_part(folder: Path, findings: Findings, backends: Mapping[str, str]) -> None:
+    """What a part found, for the whole. `backends`: deployment → what computed its numbers."""
+    body = {"schema": PART_SCHEMA, "backends": dict(backends), "findings": json.loads(findings.to_bytes())}
+    (folder / PART_FILE).write_text(json.dumps(body, sort_keys=True, allow_nan=False) + "\n", "utf-8")
+
+
+def read_part(folder: Path) -> tuple[Findings, dict[str, str]]:
+    """What a part found, and on what backends."""
+    body = json.loads((folder / PART_FILE).read_bytes())
+    if body.get("schema") != PART_SCHEMA:
+        raise EvaluationError(f"{folder / PART_FILE} has schema {body.get('schema')!r}, expected {PART_SCHEMA!r}")
+    return Findings.from_bytes(json.dumps(body["findings"]).encode()), dict(body["backends"])

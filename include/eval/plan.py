@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.domain.canonical import digest
+from include.domain.parts import PART
 from include.eval.deployment import Deployment
 from include.eval.errors import EvaluationError
 from include.eval.models import device_name
@@ -24,6 +25,7 @@ CONFIG_KEYS = (
     "backend",
     "latency_requests",
     "reward_hacking_items",
+    PART,
 )
 PORTION = 64
 """Items a unit of work. Fixed, not a placement: the units must be the same ones when another attempt goes on."""
@@ -56,6 +58,8 @@ class Evaluation:
     rewarded_items: int
     combine: str = "mean"
     """How a reward ensemble's members become one score."""
+    part: bool = False
+    """What is found is for another run, the whole."""
 
     @classmethod
     def of(cls, job: Job) -> "Evaluation":
@@ -85,6 +89,7 @@ class Evaluation:
             requests=job.config.integer("latency_requests", 0),
             rewarded_items=rewarded,
             combine=job.config.section("reward_hacking", {}).text("combine", ("mean", "minimum"), "mean"),
+            part=job.config.flag(PART, False),
         )
 
     @property

@@ -243,6 +243,9 @@ class EvaluationSettings(StageSettings):
     backend: Literal["transformers"] = identity("transformers")
     latency_requests: int = identity(12, ge=1)
     reward_hacking_items: int = identity(64, ge=0)
+    parts: bool = added_placement(False)
+    """Each deployment is measured in a job of its own, all of them one array; what an earlier run measured alike is used again.
+    Latency is measured side by side by the last job."""
     generation_batch: int = placement(64, ge=1)
 
 

@@ -58,11 +58,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return found
 
 
-def run_here(store: Store, spec: RunSpec) -> Started:
+def run_here(store: Store, spec: RunSpec, n: int = 1, **settings: Any) -> Started:
     """One attempt in this process, which has torch imported already; signal handlers are put back."""
     from include.eval import evaluate, shadow
 
-    arguments = store.prepare(spec, 1, 101)
+    arguments = store.prepare(spec, n, 100 + n, **settings)
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
         code = {"evaluate": evaluate, "shadow": shadow}[spec.stage].main(arguments)

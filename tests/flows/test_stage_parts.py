@@ -13,6 +13,7 @@ import yaml
 
 from airflow_slurm.arrays import compact
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, load_store
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.script import render
@@ -23,8 +24,11 @@ from include.domain.layout import RunDir, array_dir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report
 from include.flows import services, stage_parts, stage_work
+from include.flows.array_stage_operator import ArrayStageOperator
 from include.flows.planners import plan
 from include.stages.parts import planned_parts
+from include.stores.catalog.receipts import CatalogReceipts
+from tests.airflow_slurm.tasks import Task
 from tests.flows.conftest import Plane
 from tests.flows.things import POLICY, SFT_GIVEN, result
 
@@ -251,3 +255,16 @@ def test_a_whole_that_is_committed_needs_no_parts(sharded: Sharded) -> None:
     done = sharded.prepare()
     assert isinstance(done, Done)
     assert done.result["outputs"]["candidates"]["digest"] == made.digest
+
+
+def test_a_task_whose_key_another_array_works_on_waits_and_uses_up_no_retry(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = CatalogReceipts(plane.catalog_url, parts={"0": plan("generate", plane.run(), GIVEN).key})
+    array.claim("sha256:" + "a" * 64, OWNER)
+    monkeypatch.setattr(type(services.catalog().artifacts), "locate", lambda self, digest, store: "somewhere")
+    claims = lambda self, context, request, owner, nothing_sent: request.store().claim(request.key, owner)  # noqa: E731
+    monkeypatch.setattr(SlurmJobOperator, "_submit", claims)
+    task = Task(lambda: ArrayStageOperator(task_id="generate", stage="generate", run=plane.run(), given=GIVEN, pool="default_pool"))
+    deferred = task.execute()
+    assert type(deferred.trigger).__name__ == "SubmitLaterTrigger"
+    assert deferred.method_name == "submit_again"
+    assert deferred.kwargs["progress"]["nothing_sent"] is False
