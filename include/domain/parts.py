@@ -32,7 +32,7 @@ class Part:
 def parts_of(spec: RunSpec, settings: Mapping[str, Any]) -> tuple[Part, ...]:
     """The parts of a run under these placement settings, by different keys; none where it is made in one.
 
-    settings: `shards` (generate) and `parts` (evaluate); others are not looked at.
+    settings: `shards` (generate), `members` (reward_model) and `parts` (evaluate); others are not looked at.
 
     Raises:
         SpecError: parts are asked for that this run cannot have.
@@ -41,6 +41,8 @@ def parts_of(spec: RunSpec, settings: Mapping[str, Any]) -> tuple[Part, ...]:
         return ()
     if spec.stage == "generate" and int(settings.get("shards") or 1) > 1:
         return tuple(_shares(spec, int(settings["shards"])))
+    if spec.stage == "reward_model" and settings.get("members") == "array" and spec.config.get("seeds"):
+        return tuple(_member(spec, seed) for seed in spec.config["seeds"])
     if spec.stage == "evaluate" and settings.get("parts"):
         return tuple(_models(spec))
     return ()
@@ -51,6 +53,12 @@ def _shares(spec: RunSpec, count: int) -> Iterator[Part]:
     for index in range(count):
         config = {**spec.config, PART: {"index": index, "of": count}}
         yield Part(f"{index + 1} of {count}", _with(spec, config), "candidates", {name: name for name in spec.inputs})
+
+
+def _member(spec: RunSpec, seed: int) -> Part:
+    """A plain reward model of this seed: every recipe that asks for it has the same key."""
+    config = {name: value for name, value in spec.config.items() if name != "seeds"}
+    return Part(f"seed {seed}", replace(_with(spec, config), seed=seed), "reward_model", {name: name for name in spec.inputs})
 
 
 def _models(spec: RunSpec) -> Iterator[Part]:

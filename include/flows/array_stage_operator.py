@@ -15,7 +15,7 @@ from include.flows.stage_operator import StageOperator
 
 
 class ArrayStageOperator(StageOperator):
-    """Runs one stage, in parts where its settings say so (`shards`, `parts`).
+    """Runs one stage, in parts where its settings say so (`shards`, `members`, `parts`).
 
     Parts that are committed are used again. The others are sent as one array, and of these only those that failed or were
     interrupted are sent again. The result is that of the whole.

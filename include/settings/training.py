@@ -209,10 +209,14 @@ class RewardModelSettings(OptimiserSettings):
     eval_pairs: int = identity(64, ge=1)
     max_identical_share: float = identity(0.2, ge=0, le=1)
     seeds: tuple[int, ...] = added_identity(())
-    """An ensemble: one member for each seed, trained one after the other in the same job. Left out: one, by the recipe's seed."""
+    """An ensemble: one member for each seed. Left out: one, by the recipe's seed."""
+    members: Literal["in_turn", "array"] = added_placement("in_turn")
+    """Members are trained one after the other in one job, or each in a job of its own, all of them one array."""
 
     @model_validator(mode="after")
     def _an_ensemble(self) -> "RewardModelSettings":
+        if self.members == "array" and not self.seeds:
+            raise ValueError("members array: name the members' seeds")
         if self.seeds and (len(set(self.seeds)) != len(self.seeds) or not 3 <= len(self.seeds) <= 5 or min(self.seeds) < 0):
             raise ValueError(f"seeds {list(self.seeds)}: an ensemble has 3 to 5 different seeds, none below 0")
         return self

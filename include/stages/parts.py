@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from include.domain.parts import TAKEN, parts_of
 from include.stages.plan import Plan
 
-CUTS = ("shards", "parts")
+CUTS = ("shards", "members", "parts")
 """Placement settings by which a run is cut."""
 ONLY_JOINS = ("generate",)
 """Stages whose whole has nothing to compute when its parts are there."""

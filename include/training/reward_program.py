@@ -2,10 +2,16 @@
 
 Bradley-Terry with both sides of a pair in one forward. It stops early on the accuracy of validation pairs, never on the
 training loss; what is handed on is the best state seen there. Hold-out pairs are read once, when everything is decided.
+Members of an ensemble that were trained as runs of their own are taken as they are, and only measured together.
 """
 
+<<<<<<< ours
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+=======
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+>>>>>>> theirs
 from pathlib import Path
 
 import torch
@@ -14,11 +20,12 @@ from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.job import Job
+from include.runtime.parts import taken
 from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
 from include.training.batching import micro_batches, rows_at
 from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
-from include.training.loop import StepResult, run_steps
+from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.losses import bradley_terry
 from include.training.model_io import load_tokenizer
 from include.training.pair_measurements import write_measurements
@@ -28,6 +35,7 @@ from include.training.pair_tokens import PairTokens, by_length, lay_out
 from include.training.reward_ensemble import EnsembleTrainer, ensemble_seeds, member_name
 from include.training.reward_head import SequenceScores, new_reward_model, save_reward_model
 from include.training.schedule import ScheduleSettings, learning_rate_at
+from include.training.taken_members import TakenMembers, hand_on
 from include.training.token_pairs import PairCounts, PairsError, TokenPair, encoder, pairs_of
 
 CONFIG_KEYS = (
@@ -171,11 +179,7 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
         engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
         return RewardTrainer(job, engine, train, validation, seed)
 
-    seeds = ensemble_seeds(job.config, job.seed)
-    if 0 < (kept := job.settings.integer("keep_best", 0)) < len(seeds) - 1:
-        raise SpecError(f"settings.keep_best is {kept}: the members of an ensemble of {len(seeds)} are kept until all are trained; set 0")
-    ensemble = EnsembleTrainer(begin, seeds)
-    outcome = run_steps(job, ensemble, ensemble.total)
+    ensemble, outcome = _all_members(job, begin)
     ensemble.trainer.engine.publish()
     holdout, holdout_counts = pairs_of(job, "holdout", encode)
     members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
@@ -191,8 +195,22 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     )
 
 
+def _all_members(job: Job, begin: Callable[[int], RewardTrainer]) -> tuple[EnsembleTrainer | TakenMembers, LoopOutcome]:
+    """Every member with its training behind it: done here, or taken from the runs that did it."""
+    seeds = ensemble_seeds(job.config, job.seed)
+    if parts := taken(job):
+        job.expect(len(seeds))
+        found = TakenMembers(begin, seeds, list(parts.values()))
+        job.record(len(seeds), {"members": float(len(seeds))})
+        return found, LoopOutcome(0, len(seeds))
+    if 0 < (kept := job.settings.integer("keep_best", 0)) < len(seeds) - 1:
+        raise SpecError(f"settings.keep_best is {kept}: the members of an ensemble of {len(seeds)} are kept until all are trained; set 0")
+    ensemble = EnsembleTrainer(begin, seeds)
+    return ensemble, run_steps(job, ensemble, ensemble.total)
+
+
 def _finished(
-    job: Job, base: Path, ensemble: EnsembleTrainer, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
+    job: Job, base: Path, ensemble: EnsembleTrainer | TakenMembers, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
 ) -> MemberScores:
     """One member's best state, written as a model with the statistics of its own validation scores; what it says of both sides."""
     trainer, finished = ensemble.trainer, ensemble.finished[index]
@@ -201,6 +219,9 @@ def _finished(
     member = MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
     meta = {"stage": job.stage, "key": job.spec.key, "best_step": finished.best_step, "seed": finished.seed}
     with job.output(member_name(index), "reward_model", meta) as folder:
+        if isinstance(ensemble, TakenMembers):
+            hand_on(ensemble.folders[index], folder)
+            return replace(member, normaliser=RewardNormaliser.read(folder))
         accuracy = validation_accuracy(validated)["accuracy"]
         save_reward_model(trainer.engine.module.model, base, folder, member.normaliser, {"validation_accuracy": accuracy})
     return member

@@ -31,6 +31,7 @@ PLACEMENT = {
     "shards",
     "offload",
     "pipeline_parallel",
+    "members",
     "parts",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""

@@ -15,7 +15,7 @@ from include.stages import programs
 from include.stages.parts import Taken, planned_parts, taking
 from include.stages.plan import Plan
 from include.stages.refs import DatasetRef, ModelRef
-from tests.stages.test_plan import BASE, PROMPTS, REWARD, SFT, D, bench
+from tests.stages.test_plan import BASE, PAIRS, PROMPTS, REWARD, SFT, D, bench
 
 CANDIDATE = ModelRef("model", D[14], D[2], D[3])
 SUITES = {"word_problems": DatasetRef("word_problems", 1, D[12], D[13])}
@@ -32,9 +32,24 @@ def evaluation(models: dict[str, ModelRef], reward: ModelRef = REWARD, **changed
 
 def test_cutting_moves_no_key_of_the_whole() -> None:
     assert programs.generate(with_stage("generate", shards=4), SFT, PROMPTS).key == programs.generate(bench(), SFT, PROMPTS).key
+    seeds = (1, 2, 3)
+    in_turn, array = (
+        programs.reward_model(with_stage("reward_model", seeds=seeds, members=how), SFT, PAIRS) for how in ("in_turn", "array")
+    )
+    assert in_turn.key == array.key
     models = {"candidate": CANDIDATE, "sft": SFT}
     assert evaluation(models).key == evaluation(models, parts=True).key
-    assert planned_parts(evaluation(models)) == ()
+    assert [planned_parts(plan) for plan in (in_turn, evaluation(models))] == [(), ()]
+
+
+def test_a_member_is_the_reward_model_of_its_seed_alone() -> None:
+    plan = programs.reward_model(with_stage("reward_model", seeds=(1, 42, 3), members="array"), SFT, PAIRS)
+    parts = {part.name: part for part in planned_parts(plan)}
+    assert list(parts) == ["seed 1", "seed 42", "seed 3"]
+    assert recipe("tiny").seed == 42
+    assert parts["seed 42"].key == programs.reward_model(bench(), SFT, PAIRS).key
+    assert parts["seed 42"].plan.artifacts == plan.artifacts
+    assert planned_parts(parts["seed 1"].plan) == ()
 
 
 def test_a_models_part_knows_no_role_and_no_other_model() -> None:
@@ -84,6 +99,7 @@ def test_the_whole_is_told_what_to_take_and_asks_for_no_gpu_where_it_only_joins(
     [
         ("generate", {"prompt_limit": 64, "portion_prompts": 32, "shards": 3}, "64 prompts make 2 portions of 32"),
         ("generate", {"shards": 0}, "shards"),
+        ("reward_model", {"members": "array"}, "name the members' seeds"),
     ],
 )
 def test_parts_that_cannot_be_are_refused(stage: str, changed: dict[str, Any], words: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from include.domain.errors import SpecError  # noqa: E402
+from include.domain.parts import parts_of  # noqa: E402
 from include.runtime.reward_stats import RewardNormaliser, RunningStats, member_inputs  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
 from include.training.pair_report import BINS, by_slice, calibration, holdout_report, overfit  # noqa: E402
@@ -68,6 +69,31 @@ def test_killed_in_its_second_member_it_goes_on_to_the_same_bits(store: Store, d
     assert (second.report.first_step, second.report.last_step) == (8, 18)
     assert curve(first, second) == curve(done)
     assert [second.report.outputs[name] for name in NAMES] == [done.report.outputs[name] for name in NAMES]
+
+
+def test_members_trained_as_runs_of_their_own_make_the_same_ensemble(store: Store, done: Started) -> None:
+    spec, cut = reward_spec(store, seeds=SEEDS, steps=6, salt="members"), {"members": "array"}
+    parts = parts_of(spec, cut)
+    assert [part.spec.key for part in parts] == [reward_spec(store, seed=seed, steps=6, salt="members").key for seed in SEEDS]
+    members = [run_here(store, part.spec) for part in parts]
+    assert [member.code for member in members] == [0, 0, 0]
+    taken = {
+        part.name: {"key": part.spec.key, "path": str(member.output("reward_model")), "artifact": member.report.outputs["reward_model"]}
+        for part, member in zip(parts, members, strict=True)
+    }
+    joined = run_here(store, spec, **cut, taken=taken)
+    assert joined.code == 0, joined.report.message
+    assert joined.report.outputs == done.report.outputs, "members and what is measured of them, to the byte"
+    assert joined.report.summary["members"] == done.report.summary["members"]
+    same = {
+        name: value
+        for name, value in done.report.metrics.items()
+        if name.startswith(("holdout_", "validation_")) and not name.endswith("_last")
+    }
+    assert same.items() <= joined.report.metrics.items()
+    wrong = run_here(store, spec, n=2, **cut, taken=taken | {"seed 12": taken["seed 11"]})
+    assert wrong.code == 1
+    assert "part seed 12" in wrong.report.message
 
 
 def test_ppo_uses_every_member_and_records_each(store: Store, done: Started) -> None:
