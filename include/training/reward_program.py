@@ -5,13 +5,9 @@ training loss; what is handed on is the best state seen there. Hold-out pairs ar
 Members of an ensemble that were trained as runs of their own are taken as they are, and only measured together.
 """
 
-<<<<<<< ours
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
-=======
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
->>>>>>> theirs
+from functools import partial
 from pathlib import Path
 
 import torch
