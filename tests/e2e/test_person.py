@@ -236,7 +236,9 @@ def test_the_slurm_connection_has_a_form_and_is_tried_by_its_button(demonstratio
     page.wait("what the cluster offers", lambda: all(words in page.text for words in answer))  # a message that goes by itself
     page.shot("connection-tested")
     page.find("button[aria-label='Edit Connection']").click()
-    page.click("Extra Fields")
-    for words in ("Login node", "User", "Key file", "Host key"):
+    for words in ("Login node", "User", "Port"):
+        page.see(words)
+    page.click("Extra Fields")  # which closes the standard ones
+    for words in ("Key file", "Host key"):
         page.see(words)
     page.shot("connection-form")
