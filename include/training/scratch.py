@@ -1,27 +1,43 @@
-"""Files that nobody needs after the process: in the attempt's own folder, where a job that is killed leaves nothing on its node."""
+"""Files that nobody needs after the program: in the attempt's own folder, where a job that is killed leaves nothing on its node."""
 
-import atexit
 import shutil
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec
 
 from include.domain.layout import AttemptName
 from include.runtime.job import Job
 from include.runtime.supersede import attempts_in
 
 FOLDER = "scratch"
+P = ParamSpec("P")
 
 
 def scratch(job: Job, name: str) -> Path:
-    """A folder of this process alone, below ``scratch/`` of its attempt; it goes with the process.
+    """A folder of this process alone, below ``scratch/`` of its attempt; `clears_scratch` removes it.
 
     What an older attempt of the key left because it was killed is removed on the way.
     """
     if job.ranks.main:
         clear_older(job.out.parent, job.attempt)
-    folder = job.out / FOLDER / str(job.ranks.rank) / name
+    folder = _own(job) / name
     folder.mkdir(parents=True, exist_ok=True)
-    atexit.register(_remove, job.out / FOLDER, folder)
     return folder
+
+
+def clears_scratch(body: Callable[Concatenate[Job, P], None]) -> Callable[Concatenate[Job, P], None]:
+    """A program's body that leaves no scratch of its process behind, however it ends; only a kill prevents it."""
+
+    @wraps(body)
+    def run(job: Job, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            body(job, *args, **kwargs)
+        finally:
+            shutil.rmtree(_own(job), ignore_errors=True)
+            _remove_empty(job.out / FOLDER)
+
+    return run
 
 
 def clear_older(attempts: Path, own: str) -> None:
@@ -32,11 +48,13 @@ def clear_older(attempts: Path, own: str) -> None:
             shutil.rmtree(attempts / str(name) / FOLDER, ignore_errors=True)
 
 
-def _remove(whole: Path, own: Path) -> None:
-    """The process's own folder, and what is empty above it: of several ranks the last one finds it so."""
-    shutil.rmtree(own, ignore_errors=True)
-    for folder in (own.parent, whole):
-        try:
-            folder.rmdir()
-        except OSError:
-            return
+def _own(job: Job) -> Path:
+    return job.out / FOLDER / str(job.ranks.rank)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Of several ranks the last one finds it empty."""
+    try:
+        folder.rmdir()
+    except OSError:
+        return

@@ -28,6 +28,7 @@ from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.scoring import AnswerScorer
+from include.training.scratch import clears_scratch
 from include.training.tokenise import DemonstrationRows, JoinedRows, joined_rows, preflight_all
 from include.training.validation import BestState, LookSettings
 
@@ -159,6 +160,7 @@ def best_state(job: Job) -> BestState | None:
     return BestState(settings, lambda module: validation_loss(module, rows, limit, micro_batch))
 
 
+@clears_scratch
 def train_sft(job: Job, make_engine: MakeEngine) -> None:
     """Base and demonstrations in, policy out; with LoRA the adapter too."""
     job.config.only(*CONFIG_KEYS)

@@ -27,6 +27,7 @@ from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.optimizer_state import capture_state, restore_state
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
+from include.training.scratch import clears_scratch
 from include.training.tokenise import JoinedRows, joined_rows, preflight_all
 
 CONFIG_KEYS = (
@@ -100,6 +101,7 @@ class ForeignRun:
         return Dataset.from_dict({"input_ids": [list(item.ids) for item in items], "labels": labels})
 
 
+@clears_scratch
 def train(job: Job) -> None:
     """Base and demonstrations in, policy out."""
     job.config.only(*CONFIG_KEYS)
