@@ -32,13 +32,13 @@ def _clean(axes: Any) -> None:
 def learning_plot(seeds: Sequence[Learnt], path: Path) -> None:
     """Right answers and asked form by model, and the reward model against chance and length; a colour a seed."""
     figure, (right, form, reward) = plt.subplots(1, 3, figsize=(10, 3.4), width_ratios=(4, 4, 2), layout="constrained")
-    for axes, name, title in ((right, "exact", "Right answers"), (form, "form", "Answers in the asked form")):
+    for axes, name, title in ((right, "exact", "Right answers"), (form, "form", "In the asked form")):
         for number, found in enumerate(seeds):
             shares: Mapping[str, Share] = getattr(found, name)
             _points(
                 axes, [at + 0.12 * (number - 1) for at in range(len(MODELS))], [shares[m] for m in MODELS], number, f"seed {found.seed}"
             )
-        axes.set(title=f"{title} ({seeds[0].exact['base'].n} unseen problems)", ylim=(0, 1.02))
+        axes.set(title=title, xlabel=f"{seeds[0].exact['base'].n} unseen problems", ylim=(0, 1.02))
         axes.set_xticks(range(len(MODELS)), [m.upper() if m != "base" else m for m in MODELS])
         _clean(axes)
     for number, found in enumerate(seeds):
@@ -51,9 +51,9 @@ def learning_plot(seeds: Sequence[Learnt], path: Path) -> None:
             label="length alone" if not number else None,
         )
     reward.axhline(0.5, color="grey", linestyle="--", linewidth=1, label="chance")
-    reward.set(title="Reward model, unseen pairs", ylim=(0, 1.02))
+    reward.set(title="Reward model", ylim=(0, 1.02))
     reward.set_xticks(range(len(seeds)), [str(found.seed) for found in seeds])
-    reward.set_xlabel("seed")
+    reward.set_xlabel(f"seed; {seeds[0].reward.n} unseen pairs")
     reward.legend(frameon=False, loc="lower right", fontsize=8)
     right.legend(frameon=False, loc="lower right", fontsize=8)
     _clean(reward)

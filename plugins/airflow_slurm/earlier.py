@@ -12,12 +12,26 @@ from airflow_slurm.errors import JobFailed, JobFailedForGood, SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
-from airflow_slurm.requests import who
+from airflow_slurm.requests import Done, JobRequest, is_other_work, who
 from airflow_slurm.states import Phase
 from airflow_slurm.stop import StopPolicy, give_up, look
 from airflow_slurm.view import JobView
 
 log = structlog.get_logger(__name__)
+
+
+def leave_earlier(previous: Mapping[str, Any], request: JobRequest | Done, owner: Owner) -> None:
+    """What a task asked for before stays its own if it is the same work; else it is given up.
+
+    :param previous: what it asked for, as :func:`pointer_to`. :raises NotEnded: and Unreachable, as :func:`let_go`.
+    """
+    if not is_other_work(previous, request):
+        if isinstance(request, Done):
+            close_what_is_done(previous, owner)
+        return
+    asks = "no job" if isinstance(request, Done) else "other work"
+    log.info(f"this task asked for {previous['key']} before and asks for {asks} now; giving that up first")
+    let_go({**previous, "owner": owner})
 
 
 def let_go(state: Mapping[str, Any]) -> JobView | None:

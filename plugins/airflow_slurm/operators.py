@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from airflow_slurm.accepted import accepted_before, round_of
-from airflow_slurm.earlier import close_what_is_done, given_up, has_started, let_go
+from airflow_slurm.earlier import given_up, has_started, leave_earlier, let_go
 from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
@@ -28,6 +27,7 @@ from airflow_slurm.errors import (
     Unreachable,
 )
 from airflow_slurm.hook import SlurmHook
+from airflow_slurm.later import pause
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink, keep_links
 from airflow_slurm.receipts import JobEnd, Owner, load_store
@@ -47,8 +47,8 @@ __all__ = ["Done", "JobRequest", "SlurmJobOperator", "owner_of"]
 
 #: Under this name the task's state store keeps which work this task asked for last, over tries and clears.
 STATE_KEY = "slurm_submission"
-#: Seconds before the first and at most before any later try of a submission that nobody could take.
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 300.0
+#: So long a job that ended waits for somebody to look at what it made, where the cluster does not answer.
+ACCEPT_WITHIN_S = 3600.0
 _LATER = (SubmitBusy, SubmissionUncertain, Unreachable, NotEnded)
 
 
@@ -179,6 +179,10 @@ class SlurmJobOperator(BaseOperator):
                 raise Resubmit(FORGOTTEN)
             decide = self.accept if event["status"] == "ended" else self.accept_unknown
             result = decide(context, request_state, view)
+        except LoginRefused:
+            raise
+        except Unreachable as error:
+            return self._accept_later(context, event, request_state, error)
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
@@ -188,6 +192,10 @@ class SlurmJobOperator(BaseOperator):
             raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
+
+    def accept_later(self, context: Context, event: Any, ended: dict[str, Any], request_state: dict[str, Any]) -> Any:
+        """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""
+        return self.execute_complete(context, ended, request_state)
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Asked by OpenLineage's provider, in the process in which the task has just ended, well or not."""
@@ -200,7 +208,7 @@ class SlurmJobOperator(BaseOperator):
         previous = kept.get(STATE_KEY)
         try:
             if isinstance(previous, dict):
-                self._leave_earlier(previous, request, owner)
+                leave_earlier(previous, request, owner)
                 if is_other_work(previous, request):
                     kept.delete(STATE_KEY)
             if isinstance(request, Done):
@@ -258,18 +266,23 @@ class SlurmJobOperator(BaseOperator):
         return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
 
     def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
-        first_at = float(progress.get("first_at") or time.time())
-        tries = int(progress.get("tries", 0)) + 1
-        if time.time() - first_at >= max_submit_s:
-            raise error
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 10), LONGEST_PAUSE_S)
-        later = progress | {"first_at": first_at, "tries": tries, "nothing_sent": isinstance(error, SubmitBusy)}
-        until = datetime.fromtimestamp(first_at + max_submit_s, UTC)
-        self.log.warning("%s Again in %.0f s, until %s (no retry of the task is used up).", error, pause_s, f"{until:%Y-%m-%d %H:%M} UTC")
+        later = pause(progress | {"nothing_sent": isinstance(error, SubmitBusy)}, max_submit_s, error)
+        self.log.warning("%s", later)
         if self.deferrable:
-            self.defer(trigger=SubmitLaterTrigger(pause_s, later), method_name="submit_again", kwargs={"progress": later})
-        time.sleep(pause_s)
-        return self._start(context, later)
+            wait = SubmitLaterTrigger(later.seconds, later.progress)
+            self.defer(trigger=wait, method_name="submit_again", kwargs={"progress": later.progress})
+        time.sleep(later.seconds)
+        return self._start(context, later.progress)
+
+    def _accept_later(self, context: Context, event: dict[str, Any], state: dict[str, Any], error: Unreachable) -> Any:
+        later = pause(event.get("later") or {}, ACCEPT_WITHIN_S, error)
+        self.log.warning("The job has ended, and nobody can look at what it made. %s", later)
+        ended = event | {"later": later.progress}
+        if self.deferrable:
+            kwargs = {"ended": ended, "request_state": state}
+            self.defer(trigger=SubmitLaterTrigger(later.seconds), method_name="accept_later", kwargs=kwargs)
+        time.sleep(later.seconds)
+        return self.execute_complete(context, ended, state)
 
     def _again(self, context: Context, state: dict[str, Any], view: JobView, request: Resubmit) -> Any:
         self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=who(state["owner"])))
@@ -285,16 +298,6 @@ class SlurmJobOperator(BaseOperator):
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
         raise given_up(view, why)
-
-    def _leave_earlier(self, previous: dict[str, Any], request: JobRequest | Done, owner: Owner) -> None:
-        """What this task asked for before stays its own if it is the same work; else it is given up."""
-        if not is_other_work(previous, request):
-            if isinstance(request, Done):
-                close_what_is_done(previous, owner)
-            return
-        asks = "no job" if isinstance(request, Done) else "other work"
-        self.log.info("This task asked for %s before and asks for %s now; giving that up first.", previous["key"], asks)
-        let_go(previous | {"owner": owner})
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -9,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm import earlier, operators
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import ControllerUnreachable, JobFailed
+from airflow_slurm.errors import ControllerUnreachable, JobFailed, SshUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, Receipt
@@ -115,6 +117,47 @@ def test_an_array_gives_the_ends_of_all_its_shards(make: Make, store: FileReceip
     assert [(end["index"], end["n"], end["outcome"]) for end in ends] == [(0, 1, "succeeded"), (1, 2, "succeeded")]
     task.clear()
     assert task.execute().kwargs["request_state"]["array"] == "0-1"
+
+
+class Answers:
+    """What looking at a job's output comes to, time after time."""
+
+    def __init__(self, *answers: Exception | str) -> None:
+        self.left = list(answers)
+
+    def __call__(self, *_: Any) -> str:
+        answer = self.left.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_output_that_nobody_can_look_at_now_is_looked_at_later(make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlurmJobOperator, "accept", Answers(SshUnreachable("no way there"), SshUnreachable("still none"), "seen"))
+    task = make()
+    deferred, event = task.execute(), {"status": "ended", "view": VIEW.to_json()}
+    for seconds in (10.0, 20.0):
+        with pytest.raises(TaskDeferred) as later:
+            task.resume(deferred, event)
+        deferred, event = later.value, {"status": "now"}
+        assert (deferred.method_name, deferred.trigger.seconds) == ("accept_later", seconds)
+        assert store.get(KEY) is not None
+    assert task.resume(deferred, event) == "seen"
+    assert store.get(KEY) is None
+
+
+def test_a_cluster_that_never_answers_again_leaves_it_to_the_next_try(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SlurmJobOperator, "accept", Answers(SshUnreachable("no way there"), "seen"))
+    task = make()
+    event = {"status": "ended", "view": VIEW.to_json(), "later": {"first_at": time.time() - operators.ACCEPT_WITHIN_S, "tries": 9}}
+    with pytest.raises(SshUnreachable, match="no way there"):
+        task.resume(task.execute(), event)
+    live = store.get(KEY)
+    assert live is not None
+    assert live.n == 1
+    assert task.execute().kwargs["request_state"]["n"] == 1  # found again, not submitted again
 
 
 class Reuses(SlurmJobOperator):

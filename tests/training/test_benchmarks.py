@@ -69,7 +69,11 @@ def test_a_seed_that_learnt_all_of_it_loses_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"exact": {"base": Share(20, 200), "sft": Share(20, 200), "dpo": Share(20, 200), "ppo": Share(20, 200)}}, "SFT: right answers"),
+        (
+            {"exact": {"base": Share(180, 200), "sft": Share(150, 200), "dpo": Share(150, 200), "ppo": Share(150, 200)}},
+            "SFT: right answers",
+        ),
+        ({"form": {"base": Share(90, 200), "sft": Share(100, 200), "dpo": Share(190, 200), "ppo": Share(180, 200)}}, "SFT: asked form"),
         ({"reward": Share(108, 200)}, "does not exclude chance"),
         ({"length_only": 0.8}, "length alone gets 0.80"),
         ({"form": {"base": Share(0, 200), "sft": Share(100, 200), "dpo": Share(100, 200), "ppo": Share(180, 200)}}, "DPO: asked form"),
