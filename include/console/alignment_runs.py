@@ -73,11 +73,15 @@ def seen_state(opened: "Catalog", found: "Request") -> str:
 
 
 def jobs_of(opened: "Catalog", found: "Request") -> list["Submission"]:
-    """The live submissions that this run owns, alone or with others."""
+    """The live submissions that this run owns, alone or with others, or that it has let go of last and that have not ended yet."""
     from include.stores.catalog.receipts import CatalogReceipts
 
     receipts = CatalogReceipts(opened.database.url.render_as_string(hide_password=False))
-    return [item for item in receipts.live() if any(_is_owner(owner, found) for owner in item.owners)]
+    return [item for item in receipts.live() if any(_is_owner(owner, found) for owner in item.owners) or _is_ending(item, found)]
+
+
+def _is_ending(item: "Submission", found: "Request") -> bool:
+    return item.key == found.body["key"] and item.ending and not item.owners
 
 
 def _is_owner(owner: Mapping[str, Any], found: "Request") -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from airflow_slurm.receipts import JobEnd
 from include.console import airflow_runs, alignment_runs
 from include.flows import phases, planners
 from include.settings import catalogue
@@ -337,6 +338,23 @@ def test_cancelling_lasts_until_the_job_has_let_go(world: World, olga: TestClien
     assert [s.owners for s in receipts.live()] == [(other,)]
     (said,) = [row for row in world.catalog.ledger.entries() if row.subject == "align-1"]
     assert said.actor == "olga"
+
+
+def test_a_job_that_nobody_owns_any_more_is_waited_for_until_it_has_ended(world: World, olga: TestClient) -> None:
+    post(olga, world.body())
+    airflow_says("align-1", "running")
+    key = olga.get(f"{URL}/align-1").json()["stageKey"]
+    receipts = CatalogReceipts(world.catalog.database.url.render_as_string(hide_password=False))
+    mine = {"dag_id": "align_policy", "run_id": "api__align-1", "task_id": "policy.optimise", "map_index": -1}
+    claimed = receipts.claim(key, mine)
+    receipts.record(key, claimed.n, Receipt("41", "align-1", "slurm"))
+    assert olga.delete(f"{URL}/align-1").json()["state"] == "cancelling"
+    assert receipts.drop_owner(key, mine) == 0
+    shown = olga.get(f"{URL}/align-1").json()
+    assert (shown["state"], shown["jobs"][0]["ending"]) == ("cancelling", True)
+    receipts.close(key, claimed.n, JobEnd("given_up", "cancelled"))
+    shown = olga.get(f"{URL}/align-1").json()
+    assert (shown["state"], shown["jobs"]) == ("cancelled", [])
 
 
 def test_a_run_that_never_started_is_cancelled_at_once(world: World, olga: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
