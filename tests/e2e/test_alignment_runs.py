@@ -70,6 +70,12 @@ def done(client: Client, chain: Chain) -> str:
     return run_id
 
 
+def _step(world: World, key: str) -> int:
+    """Which step the newest attempt of a stage says it is at."""
+    said = sorted((world.stack.layout.store / RunDir(key).attempts).glob("*/progress.json"))
+    return int(json.loads(said[-1].read_text())["step"]) if said else 0
+
+
 @pytest.fixture(scope="module")
 def cancelled(world: World, client: Client, chain: Chain) -> Mapping[str, Any]:
     """A run cancelled while its job ran: what its page said before."""
@@ -81,6 +87,7 @@ def cancelled(world: World, client: Client, chain: Chain) -> Mapping[str, Any]:
     shown = until("its job", lambda: (found := client.get(f"/{run_id}"))["jobs"] and found["jobs"][0]["jobId"] and found, seconds=240)
     name = f"align-{shown['stageKey'].removeprefix('sha256:')[:16]}-1"
     until("the job to run", lambda: world.queued().get(name) == "RUNNING", seconds=120)
+    until("its first step", lambda: _step(world, shown["stageKey"]) > 0, seconds=120)
     Run(world.runs.api, "align_policy", shown["dagRunId"]).wait_until_watched("policy.optimise")
     status, answer = client.ask("DELETE", f"/{run_id}")
     assert (status, answer["state"] in ("cancelling", "cancelled")) == (202, True), answer
