@@ -33,8 +33,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "release": {"registered_name": "demo-ensemble"},
     },
     "tiny-lora": {
-        "sft": {"learning_rate": 3e-3, "lora": {"rank": 16}},
-        "dpo": {"learning_rate": 1e-3, "lora": {"rank": 16}},
+        "sft": {"lora": {"rank": 16}},
+        "dpo": {"learning_rate": 5e-4, "lora": {"rank": 16}},
         "release": {"registered_name": "demo-lora"},
     },
     "tiny-megatron": {

@@ -32,7 +32,7 @@ def of(world: World) -> Callable[..., Run]:
 
 
 @pytest.fixture
-def ensemble(of: Callable[..., Run], lora: Run) -> Run:
+def ensemble(of: Callable[..., Run], megatron: Run) -> Run:
     """Its mixture names the demonstrations of `tiny`, which a run before it has built."""
     return of("tiny-ensemble", "ppo")
 
@@ -102,12 +102,12 @@ def test_the_merged_policy_is_what_was_measured_and_released(world: World, lora:
     assert f"adapter: adapter sft/adapter  {lora.xcom('sft.train')['outputs']['adapter']['digest'][:19]}" in shown
 
 
-def test_megatron_trained_sft_and_dpo_on_two_processes_each(world: World, lora: Run, megatron: Run) -> None:
+def test_megatron_trained_sft_and_dpo_on_two_processes_each(world: World, megatron: Run) -> None:
     champion_is_its_candidate(world, megatron, "demo-megatron")
     for task, program in (("sft.train", "sft_megatron"), ("policy.optimise", "dpo_megatron")):
         spec, report = spec_of(world, megatron, task), world.report(megatron.xcom(task))
         assert (spec.program, spec.config["engine"]) == (f"include.training.{program}", "megatron")
-        assert spec.environment == spec_of(world, lora, task).environment
+        assert spec.environment == spec_of(world, megatron, "base.import_base").environment
         assert tasks_of(world, megatron, task) == 2
         assert report["last_step"] == report["asked_steps"]
         placement = json.loads((world.attempt_folder(megatron.xcom(task)) / "placement.json").read_text())
@@ -147,12 +147,12 @@ def test_a_generator_beside_ppo_drew_answers_of_earlier_weights_within_the_limit
     assert 0 < max(lags) <= 1, lags
 
 
-def test_sft_on_two_ranks_learnt_packed_rows_of_two_data_sets(world: World, lora: Run, ensemble: Run) -> None:
+def test_sft_on_two_ranks_learnt_packed_rows_of_two_data_sets(world: World, megatron: Run, ensemble: Run) -> None:
     spec, report = spec_of(world, ensemble, "sft.train"), world.report(ensemble.xcom("sft.train"))
     assert tasks_of(world, ensemble, "sft.train") == 2
     assert (spec.config["zero_stage"], spec.config["packing"]) == (2, True)
     own = ensemble.xcom("data.build_datasets")["demonstrations"]["content_hash"]
-    other = lora.xcom("data.build_datasets")["demonstrations"]["content_hash"]
+    other = megatron.xcom("data.build_datasets")["demonstrations"]["content_hash"]
     assert own != other
     assert (spec.inputs["demonstrations"], spec.inputs["demonstrations_1"]) == (own, other)
     assert report["last_step"] == report["asked_steps"]
