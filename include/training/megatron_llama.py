@@ -3,7 +3,8 @@
 Local layer specification: neither TransformerEngine nor Apex is asked for.
 """
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from megatron.core.models.gpt import GPTModel
@@ -15,8 +16,13 @@ from torch import Tensor
 from include.training.megatron_pieces import LlamaPieces
 from include.training.megatron_place import Place
 
-if TYPE_CHECKING:
-    from include.training.megatron_pipeline import Pipeline
+
+class Stages(Protocol):
+    """Passes through all stages (`megatron_pipeline.Pipeline`)."""
+
+    def learn(self, parts: Sequence[Any]) -> dict[str, float]: ...
+
+    def answer(self, inputs: Mapping[str, Any]) -> Tensor: ...
 
 
 class MegatronLlama(torch.nn.Module):
@@ -26,7 +32,7 @@ class MegatronLlama(torch.nn.Module):
     Called itself, it gives the scorer's answer; where there are several stages only without gradients, and on each of them.
     """
 
-    pipeline: "Pipeline | None" = None
+    pipeline: Stages | None = None
 
     def __init__(self, model: Any, pieces: LlamaPieces, place: Place, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()

@@ -6,11 +6,12 @@ A task in a pool that does not exist stays *scheduled* for ever: Airflow 3.3 say
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+Session = Any
+"""A session of Airflow's own database, as Airflow makes it: SQLAlchemy is Airflow's affair."""
 
 
 def how_to_make(pool: str) -> str:
@@ -32,19 +33,19 @@ def too_small_words(pool: str, slots: int) -> str:
 def slots_of(session: Session, pool: str) -> int | None:
     """How many slots a pool has (-1: no limit); None if there is none of that name."""
     from airflow.models.pool import Pool
-    from sqlalchemy import select
 
-    return session.scalar(select(Pool.slots).where(Pool.pool == pool))
+    slots: int | None = session.query(Pool.slots).filter(Pool.pool == pool).scalar()
+    return slots
 
 
 def waiting_in_none(session: Session) -> dict[str, int]:
     """Pools in which tasks wait to be started, and that do not exist; with the number of those tasks."""
     from airflow.models.pool import Pool
     from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import func, select
 
-    query = select(TaskInstance.pool, func.count()).where(TaskInstance.state == "scheduled", TaskInstance.pool.not_in(select(Pool.pool)))
-    return {str(pool): int(count) for pool, count in session.execute(query.group_by(TaskInstance.pool))}
+    there = {name for (name,) in session.query(Pool.pool)}
+    waiting = Counter(str(name) for (name,) in session.query(TaskInstance.pool).filter(TaskInstance.state == "scheduled"))
+    return {name: count for name, count in waiting.items() if name not in there}
 
 
 def problem_of_pool(session: Session, pool: str) -> str:
@@ -61,9 +62,8 @@ def problem_of_task(session: Session, task: Mapping[str, Any]) -> str:
     :param task: ``dag_id``, ``run_id``, ``task_id`` and ``map_index``.
     """
     from airflow.models.taskinstance import TaskInstance
-    from sqlalchemy import select
 
-    pool = session.scalar(select(TaskInstance.pool).filter_by(**task).where(TaskInstance.state == "scheduled"))
+    pool = session.query(TaskInstance.pool).filter_by(**task, state="scheduled").scalar()
     return problem_of_pool(session, pool) if pool else ""
 
 

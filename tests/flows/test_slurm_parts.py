@@ -102,11 +102,11 @@ def test_of_three_shards_the_killed_one_runs_again_alone(plane: Plane, given: di
         task.resume(first, task.wait(first, END_S))
     again = caught.value.kwargs["request_state"]
     assert (again["key"], again["array"], again["n"], again["resubmits"]) == (state["key"], "1", 2, 1)
-    with pytest.raises(TaskDeferred) as caught:
+    with pytest.raises(TaskDeferred) as last:
         task.resume(caught.value, task.wait(caught.value, END_S))
-    joining = caught.value.kwargs["request_state"]
+    joining = last.value.kwargs["request_state"]
     assert (joining["key"], joining["array"]) == (whole.key, None)
-    done = task.resume(caught.value, task.wait(caught.value, END_S))
+    done = task.resume(last.value, task.wait(last.value, END_S))
 
     assert [len(attempts_of(plane, part.spec.key)) for part in parts] == [1, 2, 1]
     assert done["key"] == whole.key
