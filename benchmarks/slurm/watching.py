@@ -3,8 +3,9 @@
     python -m benchmarks.slurm.watching --jobs 100
     python -m benchmarks.slurm.watching --jobs 1000 --seconds 300
 
-All jobs but four are held: the queue is as long as it would be, and one machine can bear it. They end by being cancelled
-at random moments, which gives an exact time of their end. The delay is from there to the event that resumes the task.
+All jobs but four wait for tomorrow: the queue is as long as it would be, and one machine can bear it. (Held, they would be asked
+about one by one: whether the hold is their first.) They end by being cancelled at random moments, which gives an exact time of
+their end. The delay is from there to the event that resumes the task.
 """
 
 from __future__ import annotations
@@ -123,8 +124,8 @@ def _jobs(site: Site, kind: str, count: int) -> list[dict[str, Any]]:
     if kind == "ssh":
         return [{"id": f"j{i}", "name": f"ssh-{i}"} for i in range(count)]
     names = [f"{kind}-{i}" for i in range(count)]
-    running, held = names[:RUNNING], names[RUNNING:]
-    ids = site.submit(running, "--mem=1") + site.submit(held, "--hold", "--mem=1")
+    running, waiting = names[:RUNNING], names[RUNNING:]
+    ids = site.submit(running, "--mem=1") + site.submit(waiting, "--begin=now+1day", "--mem=1")
     return [{"id": job_id, "name": name} for job_id, name in zip(ids, names, strict=True)]
 
 
