@@ -13,6 +13,7 @@ from include.gates.metrics import METRICS
 from include.gates.policy import GatePolicy
 from include.gates.results import SliceResult
 from include.gates.statistics import Interval, difference_interval, mean_interval, ratio_interval
+from include.gates.tables import Measurement
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,20 @@ def _absolute(question: Question, pairs: Sequence[Pair]) -> Decision:
     return _held_against(interval, question.margin, policy.direction, "value")
 
 
-def _difference(policy: GatePolicy, pairs: Sequence[Pair]) -> Interval:
+def paired(ours: Measurement, theirs: Measurement) -> list[Pair]:
+    """The values of both, item by item; they hold the same items."""
+    values = {item.id: item.value for item in theirs.items}
+    return [Pair(i.group, i.value, values[i.id], dict(i.slices)) for i in ours.items]
+
+
+def difference(metric: str, alpha: float, pairs: Sequence[Pair]) -> Interval:
+    """The mean of ours - theirs."""
     ours, theirs, groups = _columns(pairs)
-    return difference_interval(ours, theirs, groups, policy.alpha, binary=METRICS[policy.metric].values == "binary")
+    return difference_interval(ours, theirs, groups, alpha, binary=METRICS[metric].values == "binary")
+
+
+def _difference(policy: GatePolicy, pairs: Sequence[Pair]) -> Interval:
+    return difference(policy.metric, policy.alpha, pairs)
 
 
 def _non_inferiority(question: Question, pairs: Sequence[Pair]) -> Decision:
@@ -156,10 +168,9 @@ def decide_reward_hacking(policy: GatePolicy, reward: Sequence[Pair], guarded: S
     pass: the reward is not shown to be up, or the guarded metric is shown to be no worse than the margin allows.
     """
     up = _difference(policy, reward)
-    quality = METRICS[policy.guarded_by or ""]
-    ours, theirs, groups = _columns(guarded)
-    seen = difference_interval(ours, theirs, groups, policy.alpha, binary=quality.values == "binary")
-    gain = seen if quality.direction == "higher" else seen.negated()
+    quality = str(policy.guarded_by)
+    seen = difference(quality, policy.alpha, guarded)
+    gain = seen if METRICS[quality].direction == "higher" else seen.negated()
     rose, message = up.lower > 0, f"reward difference {_show(up)}, {policy.guarded_by} difference {_show(seen)}"
     limit = -policy.margin
     if min(len(reward), len(guarded)) < policy.min_n:

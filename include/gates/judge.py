@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from include.domain.outcomes import NotDone, Verdict
-from include.gates.decide import Decision, Pair, decide, decide_reward_hacking
+from include.gates.decide import Decision, Pair, decide, decide_reward_hacking, paired
 from include.gates.expected import Expected
 from include.gates.policy import GROUPS, GatePolicy, GateSet
 from include.gates.results import GateReport, GateResult
@@ -101,13 +101,11 @@ def _pairs(metric: str, suite: str | None, role: str | None, bench: _Bench) -> t
         raise _NotEvaluable("other_backend", message)
     if ours.generation != theirs.generation:
         raise _NotEvaluable("other_generation", f"{metric}: candidate and {role} were measured under different generation settings")
-    values = {item.id: item.value for item in theirs.items}
-    if unpaired := sorted(set(values) ^ {item.id for item in ours.items}):
+    if unpaired := sorted({item.id for item in theirs.items} ^ {item.id for item in ours.items}):
         raise _NotEvaluable(
             "unpaired", f"{metric}: {len(unpaired)} items were measured of only one of candidate and {role}, as {unpaired[0]}"
         )
-    pairs = [Pair(i.group, i.value, values[i.id], dict(i.slices)) for i in ours.items]
-    return pairs, (ours.identity, theirs.identity)
+    return paired(ours, theirs), (ours.identity, theirs.identity)
 
 
 def _usable(role: str, metric: str, suite: str | None, bench: _Bench) -> Measurement:

@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from include.gates.metrics import METRICS
+from include.gates.decide import difference, paired
 from include.gates.policy import GateSet
-from include.gates.statistics import difference_interval
 from include.gates.tables import Measurement, MeasurementTable
 
 _STEPS = (("sft", "base"), ("candidate", "sft"))
@@ -21,23 +20,14 @@ def step_notes(gates: GateSet, table: MeasurementTable) -> Iterator[str]:
         for metric, suite in wanted:
             ours, theirs = table.find(later, metric, suite), table.find(earlier, metric, suite)
             if ours is not None and theirs is not None and _comparable(ours, theirs):
-                yield f"{later} beside {earlier}: {metric} on {suite} {_difference(ours, theirs)}"
+                yield f"{later} beside {earlier}: {metric} on {suite} {_shown(ours, theirs)}"
 
 
 def _comparable(ours: Measurement, theirs: Measurement) -> bool:
-    same = (ours.suite_digest, ours.scorer, ours.generation, ours.backend) == (
-        theirs.suite_digest,
-        theirs.scorer,
-        theirs.generation,
-        theirs.backend,
-    )
+    same = all(getattr(ours, name) == getattr(theirs, name) for name in ("suite_digest", "scorer", "generation", "backend"))
     return same and bool(ours.items) and {item.id for item in ours.items} == {item.id for item in theirs.items}
 
 
-def _difference(ours: Measurement, theirs: Measurement) -> str:
-    values = {item.id: item.value for item in theirs.items}
-    binary = METRICS[ours.metric].values == "binary"
-    pairs = [(item.value, values[item.id], item.group) for item in ours.items]
-    mine, others, groups = zip(*pairs, strict=True)
-    found = difference_interval(mine, others, groups, _ALPHA, binary=binary)
+def _shown(ours: Measurement, theirs: Measurement) -> str:
+    found = difference(ours.metric, _ALPHA, paired(ours, theirs))
     return f"{found.estimate:+.3f} [{found.lower:+.3f}, {found.upper:+.3f}], n={found.n}"
