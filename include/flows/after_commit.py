@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes, digest
+from include.domain.members import members_among
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.settings.catalogue import recipe
@@ -53,9 +54,8 @@ class Member:
 def members_of(spec: RunSpec, done: "Committed", output: str) -> list[Member]:
     """`output`, and the further ones that bear its name with a number: reward_model_2, reward_model_3 …"""
     seeds = {item["name"]: int(item["seed"]) for item in done.report.summary.get("members", ())}
-    named = [n for n in done.outputs if n == output or (n.startswith(f"{output}_") and n.removeprefix(f"{output}_").isdecimal())]
     uri = services.store().uri
-    found = [(name, done.outputs[name]) for name in sorted(named, key=lambda name: (len(name), name))]
+    found = [(name, done.outputs[name]) for name in members_among(done.outputs, output)]
     return [Member(name, out.kind, out.digest, f"{uri}/{out.path}", seeds.get(name, spec.seed)) for name, out in found]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from include.domain.errors import IntegrityError
+from include.domain.members import members_among
 
 REWARD_JSON = "reward.json"
 EPSILON = 1e-8
@@ -100,8 +101,7 @@ class RewardNormaliser:
 
 def member_inputs(names: Iterable[str]) -> list[str]:
     """Those of `names` that are members of a reward ensemble, in order: reward_model, reward_model_2, …"""
-    found = [name for name in names if name == "reward_model" or name.removeprefix("reward_model_").isdecimal()]
-    return sorted(found, key=lambda name: (len(name), name))
+    return members_among(names, "reward_model")
 
 
 def ensemble_score(raw: Sequence[float], normalisers: Sequence[RewardNormaliser], how: str, clip: float) -> float:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 from include.domain.canonical import check_digest
+from include.domain.members import members_among
 from include.stages.errors import StageError
 
 
@@ -88,8 +89,7 @@ class StageResult(_Ref):
 
     def further(self, name: str) -> tuple[ModelRef, ...]:
         """The other members of an ensemble whose first is `name`: name_2, name_3, … in this order; none, mostly."""
-        numbers = sorted(int(tail) for out in self.outputs if (tail := out.removeprefix(f"{name}_")) != out and tail.isdecimal())
-        return tuple(self.model(f"{name}_{number}") for number in numbers)
+        return tuple(self.model(member) for member in members_among(self.outputs, name) if member != name)
 
     def artifact(self, name: str) -> ArtifactRef:
         out = self._output(name)
