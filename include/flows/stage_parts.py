@@ -119,8 +119,7 @@ def _ends(request_state: Json) -> list[ShardEnd]:
     ends = []
     for task, ended in _ended(request_state).items():
         view = JobView.from_json(tasks[str(task)])
-        end = ShardEnd(task, int(request_state["n"]), view.job_id, "failed", view.state, view.cause, retryable=view.retryable)
-        end = replace(end, exit_code=view.exit_code, elapsed_s=view.elapsed_s)
+        end = ShardEnd.of(task, int(request_state["n"]), view)
         where = f"part {names[str(task)]}" + (f" on {view.node_list}" if view.node_list else "")
         ends.append(_end(end, where, ended))
         log.info("Slurm: task %s, %s: %s %s", view.job_id, where, ends[-1].outcome, ends[-1].cause or "")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -21,8 +19,6 @@ from airflow_slurm.view import JobView
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from airflow_slurm.client import SlurmClient
 
 #: Under this name the task's state store keeps with which submission its present round of the work began.
 ROUND_KEY = "slurm_round"
@@ -140,9 +136,9 @@ class SlurmArrayOperator(SlurmJobOperator):
         return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
 
     def _end(self, context: Context, state: dict[str, Any], index: int, view: JobView, missing: bool) -> ShardEnd:
-        end = ShardEnd(index, int(state["n"]), view.job_id, "failed", view.state, exit_code=view.exit_code, elapsed_s=view.elapsed_s)
+        end = ShardEnd.of(index, int(state["n"]), view)
         if not view.succeeded:
-            return replace(end, cause=view.cause, retryable=view.retryable, detail=f"exit {view.exit_code}" if view.exit_code else "")
+            return replace(end, detail=f"exit {view.exit_code}" if view.exit_code else "")
         if missing:
             path = task_path(self.expected_output or "", index)
             return replace(end, cause="output_missing", retryable=True, detail=f"COMPLETED, and {path} is not there")
@@ -156,18 +152,9 @@ class SlurmArrayOperator(SlurmJobOperator):
         """Shards whose expected output does not appear in time; one connection asks for all."""
         if self.expected_output is None or not indices:
             return set()
-        pattern = self.expected_output
-
-        async def look(client: SlurmClient) -> set[int]:
-            deadline = time.monotonic() + self.visibility_deadline_s
-            left = set(indices)
-            while True:
-                left -= {index for index in left if await client.exists(task_path(pattern, index))}
-                if not left or time.monotonic() >= deadline:
-                    return left
-                await asyncio.sleep(2.0)
-
-        return SlurmHook(self.slurm_conn_id).run(look)
+        paths = {index: task_path(self.expected_output, index) for index in indices}
+        missing = SlurmHook(self.slurm_conn_id).missing(set(paths.values()), self.visibility_deadline_s)
+        return {index for index, path in paths.items() if path in missing}
 
     def _first_of_round(self, context: Context, key: str, store: KeepsHistory) -> int:
         """Kept with the task, so that one that comes late to a round that another run has finished takes its results."""

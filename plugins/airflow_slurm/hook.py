@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -132,14 +132,18 @@ class SlurmHook(BaseHook):
 
         return asyncio.run(once())
 
-    def appears(self, path: str, within_s: float) -> bool:
-        """Whether a remote path is there, looked for until it is or the time is over: shared file systems show files late."""
-        deadline = time.monotonic() + within_s
-        while not self.run(lambda client: client.exists(path)):
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(2.0)
-        return True
+    def missing(self, paths: Collection[str], within_s: float) -> set[str]:
+        """Remote paths that are not there, looked for until all are or the time is over: shared file systems show files late."""
+
+        async def look(client: SlurmClient) -> set[str]:
+            deadline, left = time.monotonic() + within_s, set(paths)
+            while True:
+                left -= {path for path in left if await client.exists(path)}
+                if not left or time.monotonic() >= deadline:
+                    return left
+                await asyncio.sleep(2.0)
+
+        return self.run(look)
 
     def test_connection(self) -> tuple[bool, str]:
         """What the *Test* button does, in the API server: what the site offers, within 20 seconds."""

@@ -140,7 +140,7 @@ class SlurmJobOperator(BaseOperator):
         """
         if not view.succeeded:
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
-        if self.expected_output and not SlurmHook(self.slurm_conn_id).appears(self.expected_output, self.visibility_deadline_s):
+        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], self.visibility_deadline_s):
             raise JobFailed(
                 f"Slurm says COMPLETED, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
                 cause="output_missing",

@@ -13,6 +13,7 @@ from typing import Any, Self
 from airflow_slurm.arrays import indices_of
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.receipts import Record
+from airflow_slurm.view import JobView
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,21 @@ class ShardEnd:
     exit_code: int | None = None
     elapsed_s: float | None = None
     result: Any = None
+
+    @classmethod
+    def of(cls, index: int, n: int, view: JobView) -> Self:
+        """The end of a task as Slurm says it, before what it made has been looked at."""
+        return cls(
+            index,
+            n,
+            view.job_id,
+            "failed",
+            view.state,
+            view.cause,
+            retryable=view.retryable,
+            exit_code=view.exit_code,
+            elapsed_s=view.elapsed_s,
+        )
 
     @property
     def succeeded(self) -> bool:
