@@ -1,20 +1,13 @@
 """The same service on PostgreSQL: many at once, marks without gaps, history that stays."""
 
-import getpass
-import os
-import shutil
-import subprocess
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 
 from include.annotation.assignment import Annotator, Desk, next_task
@@ -25,32 +18,18 @@ from include.annotation.progress import progress
 from include.annotation.requests import BatchIn, LabelIn
 from include.annotation.snapshot import snapshot
 from include.annotation.tables import metadata
+from tests import postgres
 from tests.annotation.support import Clock, batch, gold
-
-_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Database]:
-    """A private server below a temporary folder, reached through a Unix socket. (It does not run as root.)"""
-    if not _BINARIES:
-        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
-    binaries, user = _BINARIES[-1].parent, "postgres" if os.getuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))
-    if user:
-        shutil.chown(folder, user)
-    run: dict[str, Any] = {"user": user, "check": True, "stdout": subprocess.DEVNULL, "cwd": "/tmp"}
-    data = folder / "data"
-    subprocess.run([binaries / "initdb", "-D", data, "-A", "trust", "-N", "--no-instructions"], **run)
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], **run)
-    url = URL.create("postgresql+psycopg", username=user or getpass.getuser(), database="postgres", query={"host": str(folder)})
-    made = Database(url.render_as_string(hide_password=False))
-    made.migrate()
-    yield made
-    made.close()
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
-    shutil.rmtree(folder)
+    """On a private server."""
+    with postgres.server() as url:
+        made = Database(url.render_as_string(hide_password=False))
+        made.migrate()
+        yield made
+        made.close()
 
 
 def _create(database: Database, key: str, body: dict[str, Any]) -> tuple[dict[str, Any], bool]:

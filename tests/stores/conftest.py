@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import shutil
-import subprocess
-import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,40 +14,16 @@ from include.stores.artifacts import ArtifactStore
 from include.stores.catalog import Catalog
 from include.stores.registry import Registry
 from include.stores.sftp import SftpFileSystem
+from tests import postgres
 from tests.stores.servers import SSHD, SshServer, free_port, mlflow_argv, running
 from tests.stores.things import Clock
-
-_BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-
-
-def _postgres_user() -> str | None:
-    """PostgreSQL refuses to run as root, so root lends it the account that the package made."""
-    return "postgres" if os.getuid() == 0 else None
-
-
-def _fast_folder() -> str:
-    """Memory where there is enough of it: the server's thousands of small files cost a busy disk minutes."""
-    shared = Path("/dev/shm")
-    return str(shared) if shared.is_dir() and shutil.disk_usage(shared).free > 1 << 30 else "/tmp"
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[sa.URL]:
-    """A private server below a temporary folder, reached over a Unix socket."""
-    if not _BINARIES:
-        pytest.skip("no PostgreSQL server here: apt-get install postgresql")
-    binaries, user = _BINARIES[-1].parent, _postgres_user()
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir=_fast_folder()))
-    if user:
-        shutil.chown(folder, user)
-    data = folder / "data"
-    run = {"user": user, "check": True, "stdout": subprocess.DEVNULL, "cwd": "/tmp"}
-    subprocess.run([binaries / "initdb", "-D", data, "-A", "trust", "-N", "--no-instructions"], **run)
-    options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off -c max_connections=300"
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-w", "-l", folder / "log", "-o", options, "start"], **run)
-    yield sa.URL.create("postgresql+psycopg", username=user or getpass.getuser(), database="postgres", query={"host": str(folder)})
-    subprocess.run([binaries / "pg_ctl", "-D", data, "-m", "immediate", "stop"], **run)
-    shutil.rmtree(folder)
+    """A private server for all tests of this folder."""
+    with postgres.server(max_connections=300) as url:
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
