@@ -16,8 +16,8 @@ from airflow_slurm import pools
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.commands import ClientSite
 from airflow_slurm.errors import BadConnection, SlurmError
+from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.probe import probe
-from airflow_slurm.resources import Preemptible
 from airflow_slurm.site_record import SiteRecords
 
 if TYPE_CHECKING:

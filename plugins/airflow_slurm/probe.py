@@ -9,17 +9,32 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from airflow_slurm import site_commands, site_parse
 from airflow_slurm.capability import Capability
 from airflow_slurm.errors import ControllerUnreachable, SlurmError, SshUnreachable
 
-if TYPE_CHECKING:
-    from airflow_slurm.client import SlurmClient
+
+class Asked(Protocol):
+    """What is needed of a client to get to know its site."""
+
+    @property
+    def conn_id(self) -> str:
+        """The Airflow connection."""
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster named in it, where one login node serves several."""
+
+    async def version(self) -> str:
+        """Slurm's version."""
+
+    async def ask(self, argv: Sequence[str]) -> str:
+        """What a command that changes nothing prints."""
 
 
-async def probe(client: SlurmClient) -> Capability:
+async def probe(client: Asked) -> Capability:
     """The record of now.
 
     :raises SlurmError: if nobody could be asked: a record of a site that is down would be worse than the last one.
@@ -54,7 +69,7 @@ async def probe(client: SlurmClient) -> Capability:
 class _Parts:
     """Asks for one part at a time and notes those that stay open."""
 
-    def __init__(self, client: SlurmClient) -> None:
+    def __init__(self, client: Asked) -> None:
         self.client = client
         self.open: dict[str, str] = {}
 

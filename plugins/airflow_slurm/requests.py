@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.names import job_name_for
+from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
-from airflow_slurm.resources import Preemptible
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.stop import StopPolicy
 from airflow_slurm.submit import LookUp, Submitted, Work

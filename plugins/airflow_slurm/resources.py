@@ -1,16 +1,13 @@
-"""What a job, or one component of a heterogeneous job, asks of the cluster; and what a site makes of *may be preempted*."""
+"""What a job, or one component of a heterogeneous job, asks of the cluster."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import Any
 
 from airflow_slurm.errors import InvalidSpec
-
-if TYPE_CHECKING:
-    from airflow_slurm.spec import JobSpec
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:,=+@%&|!()\[\]*/-]*")
 #: Constraints may begin with a bracket: ``[rack1*2&rack2*2]``.
@@ -85,30 +82,6 @@ class Gres:
 
     def __str__(self) -> str:
         return ":".join(part for part in (self.name, self.type, str(self.count)) if part)
-
-
-@dataclass(frozen=True)
-class Preemptible:
-    """What a site does with jobs that may be preempted: where they go, and whether Slurm itself puts them back.
-
-    A field that a job names itself stays as the job has it.
-    """
-
-    partition: str | None = None
-    qos: str | None = None
-    requeue: bool = False
-
-    def apply(self, spec: JobSpec) -> JobSpec:
-        """The job with its intent resolved. ``preemptible=False`` asks for nothing: it is what every other job is."""
-        if not spec.preemptible:
-            return spec
-        return replace(
-            spec,
-            partition=spec.partition or self.partition,
-            qos=spec.qos or self.qos,
-            requeue=spec.requeue or self.requeue,
-            preemptible=False,
-        )
 
 
 def gres_list(text: str) -> list[Gres]:

@@ -24,10 +24,9 @@ import structlog
 from airflow_slurm import possible
 from airflow_slurm.capability import Capability
 from airflow_slurm.errors import ImpossibleRequest, SlurmError
-from airflow_slurm.probe import probe
+from airflow_slurm.probe import Asked, probe
 
 if TYPE_CHECKING:
-    from airflow_slurm.client import SlurmClient
     from airflow_slurm.spec import JobSpec
 
 log = structlog.get_logger(__name__)
@@ -74,7 +73,7 @@ class SiteRecords:
             json.dump(record.to_json(), file, indent=1)
         Path(name).replace(self.path)
 
-    async def get(self, client: SlurmClient, max_age_s: float | None = None) -> Capability | None:
+    async def get(self, client: Asked, max_age_s: float | None = None) -> Capability | None:
         """The record, asked for anew if it is old; an old one if somebody else is asking or the site doesn't answer.
 
         :returns: None if nothing at all is known.
@@ -106,7 +105,7 @@ class SiteRecords:
             yield True
 
 
-async def check_possible(client: SlurmClient, records: SiteRecords, spec: JobSpec) -> None:
+async def check_possible(client: Asked, records: SiteRecords, spec: JobSpec) -> None:
     """Refuse a job that can't run at this site, before anything of it is sent.
 
     :raises ImpossibleRequest: on the word of a fresh record only.

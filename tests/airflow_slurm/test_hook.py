@@ -17,9 +17,10 @@ import pytest
 import airflow_slurm
 from airflow_slurm.errors import BadConnection, LoginRefused
 from airflow_slurm.hook import ClusterConfig, SlurmHook
+from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.provider_info import get_provider_info
-from airflow_slurm.resources import Preemptible
 from local.slurm_cluster import PrivateSlurm
+from tests import airflow_database
 
 from .conftest import CONN_ID, connection_uri
 from .test_keys import make_key
@@ -98,6 +99,7 @@ def test_the_package_stands_alone() -> None:
 
 @pytest.mark.slurm
 def test_the_test_button_reports_version_partitions_limits_and_accounting(connection: str) -> None:
+    airflow_database.prepare()  # the button looks at Airflow's pools, too
     good, message = SlurmHook(connection).test_connection()
     assert good
     assert message.startswith("Slurm 2")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from airflow_slurm.containers import WRONG_IMAGE, Container
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.resources import Preemptible
+from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.script import NO_MODULE, render
 from airflow_slurm.spec import JobSpec
 
