@@ -49,7 +49,7 @@ faults: ## Slurm provider: every accident at every point of the protocol; the ta
 	$(LOCAL) install --dev
 	SLURM_FAULTS_TABLE=.local/faults.md $(VENV)/python -m pytest tests/airflow_slurm/faults $(PYTEST)
 
-resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO stage, and compare the bits
+resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO stage, and compare the bits; goes on where it was cut off
 	PYTHONPATH=.:plugins $(VENV)/python -m tests.training.resume_matrix
 
 learning: ## Three seeds of each kind of training on held-out problems: a table, and the plot of docs/benchmarks.md

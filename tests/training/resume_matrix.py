@@ -4,19 +4,22 @@ compared bit by bit with a run in one go.
     make resume-matrix
     PYTHONPATH=.:plugins python -m tests.training.resume_matrix ppo generate    # these programs alone
 
-Prints a line for each moment of each cell; exits 1 when one is not exact, or did not die or end as it should.
+Prints a line for each moment of each cell as it goes, then a table; exits 1 when one is not exact, or did not die or end
+as it should. Cells that were exact with the same code are not run again (`matrix_results`).
 """
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from include.domain.spec import RunSpec
-from tests.training.harness import SFT, Started, Store, demonstrations, prompts, tiny_base
+from tests.training.harness import PROJECT, SFT, Started, Store, demonstrations, prompts, tiny_base
+from tests.training.matrix_results import Results, code_digest, line, table
 
 KILL = str(Path(__file__).with_name("kill_at.py"))
 MOMENTS = {
@@ -53,6 +56,7 @@ MEGATRON += ((2, 1, 1, "bf16"), (2, 2, 1, "bf16"), (2, 1, 2, "bf16"))
 """Ranks, how many of them are tensor and pipeline parallel, and what the layers compute in."""
 STEPS = 8
 EVERY = 3
+KEPT = PROJECT / ".local" / "resume-matrix.json"
 DIED = "died"
 """What `kill_at` leaves in the attempt's folder."""
 _COST = ("time", "tokens")
@@ -75,6 +79,16 @@ class Cell:
     @property
     def cut(self) -> str:
         return f"{self.tensor_parallel}×{self.pipeline_parallel}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.program} {self.engine} {self.ranks} {self.zero_stage} {self.cut} {self.precision} {self.offload}"
+
+    @property
+    def columns(self) -> dict[str, str]:
+        named = {"program": self.program, "engine": self.engine, "ranks": self.ranks, "ZeRO": self.zero_stage}
+        named |= {"TP×PP": self.cut, "precision": self.precision, "offload": self.offload}
+        return {name: str(value) for name, value in named.items()}
 
     @property
     def moments(self) -> tuple[str, ...]:
@@ -131,7 +145,7 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
     Raises:
         AssertionError: a run that should have died did not, or one that should have ended well did not.
     """
-    name = f"{cell.program} {cell.engine} {cell.ranks} {cell.zero_stage} {cell.cut} {cell.precision} {cell.offload}"
+    name = cell.name
     whole = cell.run(store, cell.spec(store, config, f"{name} in one go"))
     assert whole.code == 0, whole.stderr
     for moment in moments or cell.moments:
@@ -189,23 +203,34 @@ def main(programs: Sequence[str] = ()) -> int:
     if unknown := set(programs) - set(INPUTS):
         print(f"{sorted(unknown)[0]} is none of {', '.join(INPUTS)}", file=sys.stderr)
         return 2
+    started = time.monotonic()
+    chosen = [cell for cell in cells() if not programs or cell.program in programs]
+    results = Results(KEPT, code_digest(PROJECT))
     store, configs = prepared()
-    bad, seen = 0, 0
-    print(
-        f"{'program':14}{'engine':11}{'ranks':6}{'ZeRO':6}{'TP×PP':7}{'precision':10}{'offload':11}{'killed at':15}{'resumed at step':17}exact"
-    )
-    for cell in (cell for cell in cells() if not programs or cell.program in programs):
-        start = f"{cell.program:14}{cell.engine:11}{cell.ranks:<6}{cell.zero_stage:<6}{cell.cut:7}{cell.precision:10}{cell.offload:11}"
-        try:
-            for outcome in outcomes(store, cell, configs[cell.program]):
-                seen += 1
-                bad += not outcome.exact
-                print(f"{start}{outcome.moment:15}{outcome.resumed_at:<17}{'yes' if outcome.exact else 'NO'}", flush=True)
-        except AssertionError as error:
-            bad += 1
-            print(f"{start}{'':15}{'':17}NO: {error}", flush=True)
-    print(f"all {seen} exact" if not bad else f"{bad} not exact")
-    return int(bad > 0)
+    for number, cell in enumerate(chosen, 1):
+        if results.exact(cell.name, cell.moments):
+            print(f"{number}/{len(chosen)} {cell.name}: exact already with this code", flush=True)
+            continue
+        _run_cell(store, cell, configs[cell.program], results, f"{number}/{len(chosen)}", started)
+    print(table([(cell.columns, cell.moments, results.of(cell.name)) for cell in chosen], tuple(MOMENTS)))
+    bad = [cell.name for cell in chosen if not results.exact(cell.name, cell.moments)]
+    moments = sum(len(cell.moments) for cell in chosen)
+    end = f"not exact: {len(bad)} of {len(chosen)} cells" if bad else f"all {moments} moments of {len(chosen)} cells exact"
+    print(f"{end}; {time.monotonic() - started:.0f} s, and {results.seconds([cell.name for cell in chosen]):.0f} s over all parts")
+    return int(bool(bad))
+
+
+def _run_cell(store: Store, cell: Cell, config: Mapping[str, Any], results: Results, number: str, started: float) -> None:
+    """Runs all moments of one cell; what came out is kept, whatever it is."""
+    began, seen, error = time.monotonic(), [], ""
+    try:
+        for outcome in outcomes(store, cell, dict(config)):
+            seen.append(outcome)
+            print(line(number, time.monotonic() - started, cell.columns, asdict(outcome)), flush=True)
+    except AssertionError as raised:
+        error = str(raised)
+        print(f"{number} {cell.name}: NO: {error}", flush=True)
+    results.keep(cell.name, [asdict(outcome) for outcome in seen], error, time.monotonic() - began)
 
 
 if __name__ == "__main__":
