@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 
@@ -24,6 +26,9 @@ class Watcher:
                 env={**os.environ, **connections, "AIRFLOW_HOME": str(folder / "airflow")},
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
             )  # fmt: skip
+        # Read as it comes: a full pipe would stop the process that is measured.
+        self._answers: SimpleQueue[str | None] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
 
     def ready(self) -> None:
         """Wait until it watches.
@@ -46,8 +51,13 @@ class Watcher:
         self._process.kill()
         self._process.wait()
 
-    def _lines(self) -> Iterator[dict[str, Any]]:
+    def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put(None)
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        while (line := self._answers.get()) is not None:
             if line.startswith("{"):
                 yield json.loads(line)

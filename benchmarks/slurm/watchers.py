@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from benchmarks.slurm.site import CONN_ID, Usage
 
@@ -115,26 +115,36 @@ async def ssh(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Corouti
     return [wait(number, job) for number, job in enumerate(jobs)]
 
 
-async def watch(kind: str, spec: dict[str, Any]) -> None:
+async def watch(kind: str, spec: dict[str, Any], answers: TextIO) -> None:
     """Wait until standard input ends."""
 
     def tell(job_id: str) -> None:
-        print(json.dumps({"job": job_id, "at": time.time()}), flush=True)
+        print(json.dumps({"job": job_id, "at": time.time()}), file=answers, flush=True)
 
     waiting = await {"ours": ours, "peers": peers, "ssh": ssh}[kind](spec["jobs"], spec, tell)
     bare = Usage.of_this_process()  # with everything imported, before anything waits
     tasks = [asyncio.create_task(one) for one in waiting]
     await asyncio.sleep(spec["warm_up_s"])
     before = Usage.of_this_process()
-    print(json.dumps({"ready": True}), flush=True)
+    print(json.dumps({"ready": True}), file=answers, flush=True)
     await asyncio.to_thread(sys.stdin.read)
     after = Usage.of_this_process()
     failed = [repr(task.exception()) for task in tasks if task.done() and not task.cancelled() and task.exception()]
     used = {"cpu_s": after.cpu_s - before.cpu_s, "wall_s": after.at - before.at, "peak_mib": after.peak_mib, "bare_mib": bare.peak_mib}
-    print(json.dumps(used | {"failed": len(failed), "first_failure": failed[:1]}), flush=True)
+    print(json.dumps(used | {"failed": len(failed), "first_failure": failed[:1]}), file=answers, flush=True)
     os._exit(0)  # thousands of tasks need not be wound up
+
+
+def _answers() -> TextIO:
+    """Standard output, for answers alone: what else is printed there, as the triggers' log, goes where errors go.
+
+    A log line between them is no answer, and a pipe full of them would stop the loop that is measured.
+    """
+    kept = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return kept
 
 
 if __name__ == "__main__":
     logging.disable(logging.INFO)
-    asyncio.run(watch(sys.argv[1], json.loads(Path(sys.argv[2]).read_text())))
+    asyncio.run(watch(sys.argv[1], json.loads(Path(sys.argv[2]).read_text()), _answers()))
