@@ -163,9 +163,11 @@ def _commit(ended: Ended, report: dict[str, Any], *, gone: bool = False) -> None
             raise JobFailed(words, retryable=True, cause="contradiction")
         manifests = read_outputs(store.read_json(f"{ended.folder}/output/manifest.json"), checked)
     except Interrupted as error:
+        services.catalog().runs.record_report(spec.key, ended.attempt, report)
         log.warning("%s; the next attempt resumes from its last checkpoint", error)
         raise Resubmit("interrupted") from error
     except RunFailed as error:
+        services.catalog().runs.record_report(spec.key, ended.attempt, report)
         raise JobFailed(str(error), retryable=report["stop_reason"] == "error", cause=str(report["stop_reason"])) from error
     except NotComplete as error:
         raise JobFailed(str(error), retryable=False, cause="not complete") from error

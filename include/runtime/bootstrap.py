@@ -13,6 +13,7 @@ or code, 76 a newer attempt of the key is there, 73 the attempt's folder is ther
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import sys
 import tarfile
 import time
@@ -32,6 +34,8 @@ SUPERSEDED_EXIT = 76
 EXISTS_EXIT = 73
 LOG_VARIABLE = "ALIGN_JOB_LOG_FD"
 """Through this descriptor the program adds lines to the job's own log (`include.runtime.job_log`)."""
+LOG_FILE_VARIABLE = "ALIGN_JOB_LOG_FILE"
+"""The same log by its path, as srun hands no descriptor on."""
 _ATTEMPT = re.compile(r"(\d+)-(\d+)\.(\d+)\Z")
 _KEPT_VARIABLES = ("SLURM_", "CUDA_VISIBLE", "NVIDIA_", "ROCR_", "GPU_DEVICE")
 
@@ -217,10 +221,18 @@ def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
     command += ["--placement", str(attempt / "placement.json"), "--out", str(attempt)]
     if ranks > 1:
         environment.pop(LOG_VARIABLE, None)  # srun's tasks have no descriptor of ours
-        environment.update(meeting_point())
+        environment.update(meeting_point() | log_file(log))
         os.execvpe("srun", on_ranks(command, ranks, os.environ.get("SLURM_CPUS_PER_TASK")), environment)
     os.set_inheritable(log, True)
     os.execve(sys.executable, command, environment | {LOG_VARIABLE: str(log)})
+
+
+def log_file(descriptor: int) -> dict[str, str]:
+    """The variable with the path of an open log, if it is a file. From now on every write to it goes to its end: there are two writers."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return {}
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_APPEND)
+    return {LOG_FILE_VARIABLE: os.path.realpath(f"/proc/self/fd/{descriptor}")}
 
 
 def on_ranks(command: list[str], ranks: int, cpus: str | None) -> list[str]:

@@ -5,6 +5,8 @@ from contextlib import suppress
 
 VARIABLE = "ALIGN_JOB_LOG_FD"
 """The number of the log's descriptor, left open by the bootstrap; not set where there is none (srun hands no descriptor on)."""
+FILE_VARIABLE = "ALIGN_JOB_LOG_FILE"
+"""The log's path, for the first of several ranks: srun starts it on the host that writes the log."""
 
 _taken: dict[int, int] = {}
 """process → descriptor: a number means nothing in another process."""
@@ -12,11 +14,13 @@ _taken: dict[int, int] = {}
 
 def take() -> None:
     """Takes the log for this process. What it starts later does not see it."""
-    number = os.environ.pop(VARIABLE, "")
-    if number.isdigit():
-        with suppress(OSError):
+    number, path = os.environ.pop(VARIABLE, ""), os.environ.pop(FILE_VARIABLE, "")
+    with suppress(OSError):
+        if number.isdigit():
             os.set_inheritable(int(number), False)
             _taken[os.getpid()] = int(number)
+        elif path:  # never made anew: where it is not, this host does not have it
+            _taken[os.getpid()] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def say(text: str) -> None:

@@ -101,6 +101,18 @@ def test_a_job_that_saved_and_asked_to_go_on_is_submitted_again(job: Job) -> Non
         job.accept(TIMEOUT)
     assert caught.value.cause == "interrupted"
     assert job.committed is None
+    (row,) = services.catalog().runs.attempts(job.spec.key)
+    assert row.report is not None
+    assert (row.name, row.report.outcome, row.report.last_step) == (ATTEMPT, "interrupted", 17)
+
+
+def test_the_report_of_a_job_that_failed_is_kept_too(job: Job) -> None:
+    job.leaves(outcome="failed", stop_reason="error", last_step=3, message="out of memory")
+    with pytest.raises(JobFailed, match="out of memory"):
+        job.accept(FAILED)
+    (row,) = services.catalog().runs.attempts(job.spec.key)
+    assert row.report is not None
+    assert (row.report.outcome, row.report.message) == ("failed", "out of memory")
 
 
 def test_losses_are_named_as_slurms_states_are_here() -> None:

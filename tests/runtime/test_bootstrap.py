@@ -238,17 +238,35 @@ def test_it_is_quick(site: Site) -> None:
     assert time.monotonic() - started < 10
 
 
-def test_with_ranks_it_becomes_srun_which_starts_each_with_both_signals_waiting(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A stand-in for srun, the one thing that is not there: it runs its command once, as rank 0 of 2."""
+@pytest.fixture
+def srun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for srun, the one thing that is not there: it runs its command once, as rank 0 of 2, and hands no descriptor on."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "srun").write_text(
-        '#!/bin/bash\necho "$@" > "$PWD/srun.txt"\nwhile [[ "$1" == --* ]]; do case "$1" in *=*) shift;; *) shift 2;; esac; done\nexec "$@"\n'
+        '#!/bin/bash\necho "$@" > "$PWD/srun.txt"\nwhile [[ "$1" == --* ]]; do case "$1" in *=*) shift;; *) shift 2;; esac; done\n'
+        'for fd in /proc/self/fd/*; do n=${fd##*/}; (( n > 2 )) && eval "exec $n>&-"; done; exec "$@"\n'
     )
     (folder / "srun").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("srun")
+def test_the_first_rank_finds_the_jobs_log_by_its_path_and_nobody_overwrites_its_lines(site: Site, tmp_path: Path) -> None:
+    program = "import sys; from include.runtime import job_log; job_log.take(); job_log.say('step 3 of 9'); print('out')\n"
+    sources = {f"include/runtime/{name}": (BOOTSTRAP.parent / name).read_bytes() for name in ("__init__.py", "job_log.py")}
+    _tar(site.code, {"program.py": program.encode(), "include/__init__.py": b"", **sources})
+    log = tmp_path / "slurm-7.log"
+    command = ["bash", "-c", 'echo begin; "$@"; echo end', "job.sh", *site.command(ranks="2")]
+    with open(log, "w") as stream:
+        subprocess.run(command, env={**os.environ, "SLURM_JOB_ID": "7"}, stdout=stream, timeout=60, check=True)
+    attempt = site.attempt("1-7.0")
+    assert log.read_text().splitlines() == ["begin", f"attempt {attempt}: stdout and stderr go there", "step 3 of 9", "end"]
+    assert (attempt / "stdout").read_text() == "out\n"
+
+
+@pytest.mark.usefixtures("srun")
+def test_with_ranks_it_becomes_srun_which_starts_each_with_both_signals_waiting(site: Site) -> None:
     done = site.run(ranks="2")
     assert done.returncode == 0, done.stderr
     attempt = next((site.root / "runs/abc/attempts").iterdir())

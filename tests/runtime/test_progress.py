@@ -52,7 +52,7 @@ def test_without_a_log_or_with_one_that_is_gone_the_work_goes_on(tmp_path: Path,
 
 
 def test_both_sides_call_the_descriptor_by_one_name(log: Path) -> None:
-    assert bootstrap.LOG_VARIABLE == job_log.VARIABLE
+    assert (bootstrap.LOG_VARIABLE, bootstrap.LOG_FILE_VARIABLE) == (job_log.VARIABLE, job_log.FILE_VARIABLE)
     job_log.take()
     job_log.say("one\nline")
     assert log.read_text() == "one line\n"
@@ -64,3 +64,21 @@ def test_what_the_program_starts_has_neither_the_name_nor_the_descriptor(log: Pa
     look = f"import os; print(os.environ.get({job_log.VARIABLE!r}), os.path.exists('/proc/self/fd/{number}'))"
     seen = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, close_fds=False, check=True)
     assert seen.stdout.split() == ["None", "False"]
+
+
+def test_a_log_named_by_its_path_is_added_to_and_never_made_or_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(job_log.VARIABLE, raising=False)
+    path = tmp_path / "slurm-1.log"
+    (tmp_path / "link.log").symlink_to(path)
+    for name in ("slurm-1.log", "link.log"):
+        monkeypatch.setattr(job_log, "_taken", {})
+        monkeypatch.setenv(job_log.FILE_VARIABLE, str(tmp_path / name))
+        job_log.take()
+        job_log.say("nobody hears this")
+        assert not path.exists()
+    path.write_text("begin\n")
+    monkeypatch.setenv(job_log.FILE_VARIABLE, str(path))
+    job_log.take()
+    job_log.say("step 1")
+    assert path.read_text() == "begin\nstep 1\n"
+    assert job_log.FILE_VARIABLE not in os.environ

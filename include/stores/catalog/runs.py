@@ -14,7 +14,7 @@ from include.domain.outcomes import Outcome
 from include.domain.spec import Report, RunSpec
 from include.stores.catalog.artifacts import insert_artifact, insert_location
 from include.stores.catalog.database import Database, Row, insert_new, insert_once
-from include.stores.catalog.tables_work import artifacts, attempts, edges, run_inputs, run_outputs, stage_runs
+from include.stores.catalog.tables_work import artifacts, attempts, edges, run_inputs, run_outputs, stage_runs, submissions
 from include.stores.errors import NotFound, StoreError
 
 
@@ -144,10 +144,31 @@ class Runs:
         return winner
 
     def record_report(self, key: str, attempt_name: str, report_json: Mapping[str, Any]) -> None:
-        """Keeps the report of an attempt that is not committed (interrupted, failed)."""
+        """Keeps the report of an attempt that is not committed (interrupted, failed).
+
+        Raises:
+            IntegrityError: it is the report of another key or attempt.
+        """
         report = Report.from_json(report_json)
+        if report.key != key or report.attempt != attempt_name:
+            raise IntegrityError(f"the report of {attempt_name} says key {report.key}, attempt {report.attempt}; expected key {key}")
         with self._db.write("runs") as connection:
             _save_report(connection, key, attempt_name, report)
+
+    def unreported(self, since: str, limit: int = 100) -> list[tuple[str, int]]:
+        """(key, n) of submissions closed after `since` of which no attempt's report is known, the newest first."""
+        known = sa.select(attempts.c.key).where(
+            attempts.c.key == submissions.c.key, attempts.c.n == submissions.c.n, attempts.c.report.is_not(None)
+        )
+        query = (
+            sa.select(submissions.c.key, submissions.c.n)
+            .join(stage_runs, stage_runs.c.key == submissions.c.key)
+            .where(submissions.c.closed_at >= since, ~known.exists())
+            .order_by(submissions.c.closed_at.desc(), submissions.c.key)
+            .limit(limit)
+        )
+        with self._db.read() as connection:
+            return [(key, int(n)) for key, n in connection.execute(query)]
 
     def attempts(self, key: str) -> list[AttemptRow]:
         with self._db.read() as connection:
