@@ -120,34 +120,37 @@ class SlurmClient:
         receipt = Receipt(job_id, job_name, self.conn_id, cluster, log_path=spec.log_path(job_id), array=spec.array)
         return Queued(receipt, _rows_along(answer, job_name))
 
-    async def queue(self, name: str | None = None) -> list[parse.QueueRow]:
+    async def queue(self, name: str | None = None, *, holds: bool = False) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.
 
+        :param holds: with ``first_hold`` of each.
         :raises ControllerUnreachable: also for an answer that looks fine and says on stderr that it isn't.
         """
-        return _without_components(parse.queue_rows(await self._ask(commands.squeue(self._site.cluster, name))))
+        answer = await self._ask(commands.squeue(self._site.cluster, name, holds=holds))
+        return _without_components(parse.queue_rows(answer, holds))
 
-    async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None) -> list[parse.QueueRow]:
+    async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None, holds: bool = False) -> list[parse.QueueRow]:
         """Jobs of any user that the controller still knows and shows: some ids, or one name. Unknown ids are passed over."""
         try:
-            answer = await self._ask(commands.squeue(self._site.cluster, name, ids=ids, all_users=True))
+            answer = await self._ask(commands.squeue(self._site.cluster, name, ids=ids, all_users=True, holds=holds))
         except CommandRefused as error:
             if "Invalid job id" in error.words:
                 return []
             raise
-        return parse.queue_rows(answer)
+        return parse.queue_rows(answer, holds)
 
     async def accounting(
-        self, since: float, *, ids: Sequence[str] = (), name: str | None = None, all_users: bool = False
+        self, since: float, *, ids: Sequence[str] = (), name: str | None = None, all_users: bool = False, steps: bool = False
     ) -> list[parse.AccountingRow]:
         """All incarnations of some jobs since a time, oldest first for each job.
 
+        :param steps: a job whose steps accounting knows ``ran``, whatever its own line says.
         :raises AccountingDisabled: the site keeps none. :raises AccountingUnreachable: it does not answer.
         """
         rows: list[parse.AccountingRow] = []
         for first in range(0, max(1, len(ids)), IDS_A_COMMAND):
             chosen = ids[first : first + IDS_A_COMMAND]
-            argv = commands.sacct(since, ids=chosen, name=name, cluster=self._site.cluster, all_users=all_users)
+            argv = commands.sacct(since, ids=chosen, name=name, cluster=self._site.cluster, all_users=all_users, steps=steps)
             rows += parse.accounting_rows(await self._ask(argv))
         return sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0))
 
@@ -172,14 +175,6 @@ class SlurmClient:
     async def release(self, job_id: str, cluster: str | None = None) -> None:
         """Lift a hold."""
         await self._ask(commands.scontrol_release(job_id, cluster or self._site.cluster))
-
-    async def was_never_eligible(self, job_id: str, cluster: str | None = None) -> bool:
-        """Whether a job waits in the very hold that it was submitted with: after a later hold it has a time of eligibility.
-
-        Of one that waits for another job nobody can say that; the answer is no.
-        """
-        text = await self._ask(commands.scontrol_show_job(job_id, cluster or self._site.cluster))
-        return parse.eligible_time(text) is None and not parse.waits_for_others(text)
 
     async def booted_at(self, cluster: str | None = None) -> float | None:
         """When the controller was started, in seconds since the epoch; None if it doesn't say."""

@@ -31,6 +31,8 @@ QUEUE_COLUMNS = (
     "Reason",
     "Name",
 )
+#: What tells the hold that a job was submitted with from a later one; asked for only while somebody needs it.
+HOLD_COLUMNS = ("EligibleTime", "Dependency")
 ACCOUNTING_COLUMNS = (
     "JobIDRaw",
     "JobID",
@@ -77,14 +79,18 @@ def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
     return ["sbatch", "--parsable", "--hold", f"--job-name={check_job_name(job_name)}", *clusters_option(cluster)]
 
 
-def squeue(cluster: str | None = None, name: str | None = None, *, ids: Sequence[str] = (), all_users: bool = False) -> list[str]:
+def squeue(
+    cluster: str | None = None, name: str | None = None, *, ids: Sequence[str] = (), all_users: bool = False, holds: bool = False
+) -> list[str]:
     """All jobs of this user that the controller still knows, ended ones included; or those of one name, or of some ids.
 
     :param all_users: other users' too, where the site shows them; with a name or ids only.
+    :param holds: with :data:`HOLD_COLUMNS`.
     """
     if all_users and not ids and not name:
         raise ValueError("squeue for all users needs job ids or a name: without either it lists the whole site's queue")
-    columns = ",".join(f"{column}:{DELIMITER}" for column in QUEUE_COLUMNS[:-1]) + f",{QUEUE_COLUMNS[-1]}:"
+    delimited = QUEUE_COLUMNS[:-1] + (HOLD_COLUMNS if holds else ())
+    columns = ",".join(f"{column}:{DELIMITER}" for column in delimited) + f",{QUEUE_COLUMNS[-1]}:"
     chosen = [] if all_users else ["--me"]
     chosen += [f"--name={check_job_name(name)}"] if name else []
     chosen += [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else []
@@ -92,10 +98,17 @@ def squeue(cluster: str | None = None, name: str | None = None, *, ids: Sequence
 
 
 def sacct(
-    since: float, *, ids: Sequence[str] = (), name: str | None = None, cluster: str | None = None, all_users: bool = False
+    since: float,
+    *,
+    ids: Sequence[str] = (),
+    name: str | None = None,
+    cluster: str | None = None,
+    all_users: bool = False,
+    steps: bool = False,
 ) -> list[str]:
     """Every incarnation (``--duplicates``) of some jobs from a time on; without one, sacct looks at today only.
 
+    :param steps: also the steps of each, which outlast a start time that a controller took back.
     :param since: seconds since the epoch, from our own record. ``uts`` is sacct's spelling of it.
     """
     if not ids and not name:
@@ -103,7 +116,7 @@ def sacct(
     chosen = [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else [f"--name={check_job_name(name or '')}"]
     return [
         "sacct",
-        "--allocations",
+        *([] if steps else ["--allocations"]),
         "--parsable2",
         f"--delimiter={DELIMITER}",
         "--noheader",
@@ -124,11 +137,6 @@ def scontrol_release(job_id: str, cluster: str | None = None) -> list[str]:
 def scontrol_requeue(job_id: str, cluster: str | None = None) -> list[str]:
     """Put a job back into the queue under its id."""
     return ["scontrol", *clusters_option(cluster), "requeue", check_job_id(job_id)]
-
-
-def scontrol_show_job(job_id: str, cluster: str | None = None) -> list[str]:
-    """Everything the controller knows of one job, on one line."""
-    return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "job", check_job_id(job_id)]
 
 
 def scontrol_show_config(cluster: str | None = None) -> list[str]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 from airflow_slurm.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
+from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import SlurmError
+from airflow_slurm.holds import ROLLED_BACK, FirstHold, Step, has_run, known_to_run, seen_running
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
-from airflow_slurm.reconcile import Observation, forgotten, judge, may_be_forgotten
+from airflow_slurm.reconcile import FORGOTTEN, Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.tail import LogTail
@@ -24,6 +27,10 @@ TAIL_TIMEOUT_S = 20.0
 FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
 #: Bytes at the end of a failed task's output that are shown.
 FAILURE_BYTES = 4096
+
+
+#: Writes what was seen. Its queue may be long after the first look at many jobs; whoever reads, to end a wait, is not in it.
+_KEEPING = ThreadPoolExecutor(4, thread_name_prefix="slurm-keeping")
 
 
 class _Follower:
@@ -39,30 +46,40 @@ class _Follower:
         self._known = False
         self._before = self.view
         self._told = self.view
-        self._lifts_left = 3
+        self._hold = FirstHold(wait.hold_grace_s)
+        #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
+        self._rolled_back: set[str] = set()
         self._asked_about = 0
         self._booted_at: float | None = None
 
     async def _tell(self, view: JobView) -> None:
         """Log and keep a view that differs from the last."""
-        if not self._known:
-            self._known = True
-            self._before = await self._earlier()
-            self.view = replace(self.view, history=self._before.history)
+        await self._recall()
         self.view = view.remembering(self.view)
         if view.differs(self._told):
             self._told = view
             self._log.info("Slurm: %s", view.explained())
-            await self._observe(self.view)
+            # The last view of a job is kept by the close of its submission: its task must not wait behind what others keep.
+            if not view.ended:
+                await self._observe(self.view)
+
+    async def _recall(self) -> None:
+        """Take up, once, what an earlier process saw and did last about this submission."""
+        if self._known:
+            return
+        self._known = True
+        self._before = await self._earlier()
+        self.view = replace(self.view, history=self._before.history)
 
     async def _earlier(self) -> JobView:
-        """What an earlier process saw last of this submission."""
         if not self._wait.receipts:
             return self._before
 
         def read() -> JobView:
-            records = history_of(self._wait.store(), self._wait.key)
-            return next((r.view for r in records if r.n == self._wait.n and r.view is not None), self._before)
+            mine = [r for r in history_of(self._wait.store(), self._wait.key) if r.n == self._wait.n]
+            notes = [note for record in mine for note in record.incidents if note.get("what") == ROLLED_BACK]
+            self._rolled_back |= {job_id for note in notes for job_id in note["detail"]["ended"]}
+            return next((r.view for r in mine if r.view is not None), self._before)
 
         try:
             return await asyncio.to_thread(read)
@@ -75,7 +92,8 @@ class _Follower:
         if not self._wait.receipts:
             return
         try:
-            await asyncio.to_thread(lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(_KEEPING, lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
         except Exception as error:  # noqa: BLE001
             # The application's store may raise anything; what people read there must not end the wait for the job.
             self._log.warning("The receipt store could not keep what was seen: %s", error)
@@ -94,23 +112,38 @@ class _Follower:
                 # As above; what is still there is seen again with the next look.
                 self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
 
-    async def _lift_forgotten_hold(self, row: QueueRow | None) -> None:
-        """A controller that died within a second of a release has not saved it: the job is back in the hold that we had lifted.
+    async def _settle_hold(self, row: QueueRow | None, ran: bool | None, at: float, ended: Sequence[str]) -> None:
+        """See :mod:`airflow_slurm.holds`.
 
-        A hold that somebody set later looks the same in the queue, but leaves a time of eligibility; that one stays, as does one that might be somebody's.
+        :param ended: what has to be ended if it ran: the job, or some tasks of the array.
         """
-        client = self._hub.client
-        if row is None or not row.held_by_us or client is None or not self._lifts_left or not self._wait.receipts:
+        if self._hub.client is None or not self._wait.receipts:
             return
-        self._lifts_left -= 1
+        step = self._hold.step(row, ran, at)
+        self.watched = replace(self.watched, asks_hold=self._hold.asks_hold, asks_run=self._hold.asks_run)
         try:
-            if await client.was_never_eligible(self._wait.job_id, self._wait.cluster):
-                await client.release(self._wait.job_id, self._wait.cluster)
+            if step is Step.LIFT:
+                await self._hub.client.release(self._wait.job_id, self._wait.cluster)
                 self._log.warning("Slurm: the controller had forgotten that job %s was released; released again.", self._wait.job_id)
-            else:
-                self._lifts_left = 0  # the hold is somebody's, or may be: it stays
-        except SlurmError as error:
-            self._log.warning("Whether job %s waits in its first hold could not be settled now: %s", self._wait.job_id, error)
+            elif step is Step.END:
+                await self._end_rolled_back(self._hub.client, ended)
+        except Exception as error:  # noqa: BLE001
+            # As above; the next look comes by here again.
+            self._log.warning("The first hold of job %s could not be settled now: %s", self._wait.job_id, error)
+
+    async def _end_rolled_back(self, client: SlurmClient, ended: Sequence[str]) -> None:
+        # Noted first: whoever finds them cancelled after this process has died has to know why.
+        note = {"job_id": self._wait.job_id, "ended": list(ended)}
+        await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
+        self._rolled_back |= set(ended)
+        for job_id in ended:
+            await client.cancel(job_id, cluster=self._wait.cluster)
+        self._log.error("Slurm: the controller came back without the run of %s; cancelled, to see what it made.", ", ".join(ended[:20]))
+
+    def _as_rolled_back(self, view: JobView, cause: str) -> JobView:
+        if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
+            return view
+        return replace(view, phase=Phase.LOST, cause=cause, retryable=True)
 
     async def _boot_time(self, candidates: int) -> float | None:
         """When the controller was started; asked again only when more jobs or tasks than before seem to be forgotten."""
@@ -157,8 +190,11 @@ class JobFollower(_Follower):
         view = judge(self.view, seen)
         if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
             view = self._lost_by(view, await self._boot_time(1))
-        await self._tell(view)
-        await self._lift_forgotten_hold(seen.queue)
+        await self._recall()
+        await self._tell(self._as_rolled_back(view, ROLLED_BACK))
+        ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
+        if seen.queue_read:
+            await self._settle_hold(seen.queue, ran, snapshot.at, [self._wait.job_id])
         await self._cancel_doubles(snapshot)
         status = due(self.view, self._wait, snapshot.at)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
@@ -176,6 +212,7 @@ class ArrayFollower(_Follower):
         self._views = {i: JobView(task_id(wait.job_id, i), wait.cluster, submit_time=wait.submitted_at) for i in indices}
         self._tails: dict[int, LogTail] = {}
         self._shown = 0
+        self._ran: set[int] = set()
 
     async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """Take in one look of the loop; the event, if there is something to say."""
@@ -183,21 +220,36 @@ class ArrayFollower(_Follower):
         if seen is None:
             return None
         last = (snapshot.accounting or {}).get(self._wait.job_id, ())
+        await self._recall()
         for index, observation in seen.items():
             view = judge(self._views[index], observation)
-            self._views[index] = as_removed(view) if removed_before_start(view, last) else view
+            view = as_removed(view) if removed_before_start(view, last) else view
+            self._views[index] = self._as_rolled_back(view, FORGOTTEN)
+        self._ran |= {index for index, view in self._views.items() if has_run(view)}
         await self._find_forgotten(seen, last)
         ended = {index for index in seen if self._views[index].ended}
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
         await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
-        await self._lift_forgotten_hold(next((o.queue for o in seen.values() if o.queue is not None and o.queue.held_by_us), None))
+        if snapshot.queue is not None:
+            await self._settle_holds(seen, snapshot.at)
         await self._cancel_doubles(snapshot)
         await self._read_logs(ended)
         status = due_of_tasks(self._views.values(), self._wait, snapshot.at)
         if status is None:
             return None
         return {"status": status, "view": self.view.to_json(), "tasks": {str(i): compact(view) for i, view in self._views.items()}}
+
+    async def _settle_holds(self, seen: Mapping[int, Observation], at: float) -> None:
+        """Of the tasks in a first hold, those that ran are ended; when there are none, the hold of all the others is lifted."""
+        held = {index: o for index, o in seen.items() if o.queue is not None and o.queue.held_by_us}
+        before = self._ran | ran_by(self._before.tasks)
+        known = {i: True if i in before else known_to_run(o.accounting, o.accounting_kept) for i, o in held.items()}
+        ran = [i for i, whether in known.items() if whether]
+        unsure = [i for i, whether in known.items() if whether is None]
+        row = next((o.queue for o in held.values()), None)
+        ended = [task_id(self._wait.job_id, index) for index in ran or unsure]
+        await self._settle_hold(row, True if ran else None if unsure else False, at, ended)
 
     async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow]) -> None:
         """Tasks that the controller lost before they ran; each by itself, as others may have run."""

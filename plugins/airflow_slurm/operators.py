@@ -26,6 +26,7 @@ from airflow_slurm.errors import (
     UnknownOutcome,
     Unreachable,
 )
+from airflow_slurm.holds import ROLLED_BACK
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.later import pause
 from airflow_slurm.lineage import facts_of, lineage_of
@@ -138,11 +139,12 @@ class SlurmJobOperator(BaseOperator):
         :raises Resubmit: to submit the next attempt within this try. :raises JobFailed: if it failed.
         :raises UnknownOutcome: if nobody can say; the submission then stays open.
         """
-        if not view.succeeded:
+        # Of a rolled back job Slurm knows nothing and never will: what it made speaks for it, if it was asked to make something.
+        if not view.succeeded and not (view.cause == ROLLED_BACK and self.expected_output):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], self.visibility_deadline_s):
             raise JobFailed(
-                f"Slurm says COMPLETED, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
+                f"Slurm says {view.state}, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
                 cause="output_missing",
             )
         return {"job_id": view.job_id, "n": request_state["n"], "state": view.state, "elapsed_s": view.elapsed_s}
@@ -177,8 +179,7 @@ class SlurmJobOperator(BaseOperator):
             # It never ran, or nothing of it, so there is nothing to accept.
             if view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in request_state["tasks"].values()):
                 raise Resubmit(FORGOTTEN)
-            decide = self.accept if event["status"] == "ended" else self.accept_unknown
-            result = decide(context, request_state, view)
+            result = self._decided(context, event["status"], request_state, view)
         except LoginRefused:
             raise
         except Unreachable as error:
@@ -192,6 +193,17 @@ class SlurmJobOperator(BaseOperator):
             raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
+
+    def _decided(self, context: Context, status: str, request_state: dict[str, Any], view: JobView) -> Any:
+        if status != "ended":
+            return self.accept_unknown(context, request_state, view)
+        try:
+            return self.accept(context, request_state, view)
+        except JobFailed as error:
+            if view.cause != ROLLED_BACK:
+                raise
+            # The controller lost the run: no failure of the program, whatever it left behind.
+            raise Resubmit(ROLLED_BACK) from error
 
     def accept_later(self, context: Context, event: Any, ended: dict[str, Any], request_state: dict[str, Any]) -> Any:
         """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from airflow_slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, QUEUE_COLUMNS
+from airflow_slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, HOLD_COLUMNS, QUEUE_COLUMNS
 from airflow_slurm.errors import AnswerLost, UnreadableAnswer
 from airflow_slurm.states import State, parse_state
 
@@ -17,7 +17,10 @@ _NOTHING = {"", "N/A", "NONE", "UNKNOWN", "INVALID", "(NULL)", "NOT_SET"}
 
 @dataclass(frozen=True)
 class QueueRow:
-    """One line of squeue. Times are seconds since the epoch; for a waiting job, start and end are the controller's estimate."""
+    """One line of squeue. Times are seconds since the epoch; for a waiting job, start and end are the controller's estimate.
+
+    :ivar first_hold: whether it was never eligible, and that not because it waits for another job; None if that wasn't asked.
+    """
 
     job_id: str
     array_id: str
@@ -32,6 +35,7 @@ class QueueRow:
     node_list: str
     reason: str
     name: str
+    first_hold: bool | None = None
 
     @property
     def held_by_us(self) -> bool:
@@ -41,7 +45,10 @@ class QueueRow:
 
 @dataclass(frozen=True)
 class AccountingRow:
-    """One line of sacct: one incarnation of one job. Times are seconds since the epoch."""
+    """One line of sacct: one incarnation of one job. Times are seconds since the epoch.
+
+    :ivar ran: whether it has a start time, or a step (where steps were asked for).
+    """
 
     job_id: str
     array_id: str
@@ -55,6 +62,7 @@ class AccountingRow:
     nodes: int
     node_list: str
     name: str
+    ran: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,21 +99,31 @@ def sbatch_receipt(text: str) -> tuple[str, str | None]:
     raise AnswerLost("sbatch answered without a job id.")
 
 
-def queue_rows(text: str) -> list[QueueRow]:
+def queue_rows(text: str, holds: bool = False) -> list[QueueRow]:
     """Rows of :func:`airflow_slurm.commands.squeue`. ``CLUSTER:`` headings of a multi-cluster answer are passed over.
 
+    :param holds: whether it was asked for :data:`~airflow_slurm.commands.HOLD_COLUMNS` too.
     :raises UnreadableAnswer: for a line that is neither.
     """
-    return [_queue_row(columns) for columns in _lines(text, len(QUEUE_COLUMNS), "squeue")]
+    if not holds:
+        return [_queue_row(columns) for columns in _lines(text, len(QUEUE_COLUMNS), "squeue")]
+    rows = []
+    for columns in _lines(text, len(QUEUE_COLUMNS) + len(HOLD_COLUMNS), "squeue"):
+        *usual, eligible, dependency, name = columns
+        waits = dependency.strip() not in ("", "(null)")
+        rows.append(replace(_queue_row([*usual, name]), first_hold=epoch(eligible) is None and not waits))
+    return rows
 
 
 def accounting_rows(text: str) -> list[AccountingRow]:
-    """Rows of :func:`airflow_slurm.commands.sacct`; steps (``12.batch``) are passed over, incarnations keep sacct's order.
+    """Rows of :func:`airflow_slurm.commands.sacct`; a step (``12.batch``) only says that its job ran, incarnations keep sacct's order.
 
     :raises UnreadableAnswer: for a line with too few columns.
     """
     rows = [_accounting_row(columns) for columns in _lines(text, len(ACCOUNTING_COLUMNS), "sacct")]
-    return [row for row in rows if "." not in row.job_id]
+    stepped = {row.job_id.partition(".")[0] for row in rows if "." in row.job_id}
+    jobs = [row for row in rows if "." not in row.job_id]
+    return [replace(row, ran=True) if row.start_time is not None or row.job_id in stepped else row for row in jobs]
 
 
 def epoch(text: str) -> float | None:
@@ -129,23 +147,6 @@ def local_time(text: str, zone: str) -> SlurmTime | None:
         raise UnreadableAnswer(f"Slurm printed the time {word!r} in an unknown form.") from error
     first, second = moment.timestamp(), moment.replace(fold=1).timestamp()
     return SlurmTime(word, zone, first if first == second else None)
-
-
-def eligible_time(text: str) -> float | None:
-    """From when a job was eligible, out of ``scontrol show job``; None for one that was held from its submission on.
-
-    :raises UnreadableAnswer: if it says nothing about it.
-    """
-    found = re.search(r"\sEligibleTime=(\S+)", text)
-    if not found:
-        raise UnreadableAnswer(f"scontrol showed a job without a time of eligibility: {text[:200]!r}")
-    return epoch(found.group(1))
-
-
-def waits_for_others(text: str) -> bool:
-    """Whether a job waits for another one, out of ``scontrol show job``: until then it has no time of eligibility either."""
-    found = re.search(r"\sDependency=(\S+)", text)
-    return found is not None and found.group(1) != "(null)"
 
 
 def boot_time(text: str) -> float | None:

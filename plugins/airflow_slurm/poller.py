@@ -37,6 +37,7 @@ class Watched:
     :ivar since: when it was submitted, in seconds since the epoch.
     :ivar tasks: of an array: the numbers of the tasks that are waited for.
     :ivar foreign: it may be another user's.
+    :ivar asks_hold: whether it is in the hold it was submitted with has to be told. :ivar asks_run: so has whether it ever ran.
     """
 
     job_id: str
@@ -44,6 +45,8 @@ class Watched:
     since: float
     tasks: tuple[int, ...] = ()
     foreign: bool = False
+    asks_hold: bool = False
+    asks_run: bool = False
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -172,7 +175,9 @@ async def take_snapshot(
     asked -= frozenset(doubtful[IDS_A_COMMAND:])
     oldest = min(job.since for job in jobs) - CLOCK_MARGIN_S
     try:
-        recorded = await client.accounting(oldest, ids=doubtful[:IDS_A_COMMAND], all_users=any(job.foreign for job in jobs))
+        recorded = await client.accounting(
+            oldest, ids=doubtful[:IDS_A_COMMAND], all_users=any(job.foreign for job in jobs), steps=any(job.asks_run for job in jobs)
+        )
     except AccountingDisabled as error:
         return Snapshot(time.time(), asked, present, {}, False, str(error), doubles, True)
     except SlurmError as error:
@@ -183,12 +188,13 @@ async def take_snapshot(
 async def _queue(client: SlurmClient, jobs: Sequence[Watched]) -> list[QueueRow]:
     """The watched jobs, and with them all of this user's if every watched one is; by one command, but for thousands of others'."""
     foreign = {job.job_id for job in jobs if job.foreign}
+    holds = any(job.asks_hold for job in jobs)
     if not foreign:
-        return await client.queue()
+        return await client.queue(holds=holds)
     everyone = foreign | {job.job_id for job in jobs}
     if len(everyone) <= IDS_A_COMMAND:
-        return await client.queue_of_all(ids=sorted(everyone, key=_by_number))
-    return await client.queue() + await client.queue_of_all(ids=sorted(foreign, key=_by_number))
+        return await client.queue_of_all(ids=sorted(everyone, key=_by_number), holds=holds)
+    return await client.queue(holds=holds) + await client.queue_of_all(ids=sorted(foreign, key=_by_number))
 
 
 def _present(queue: Mapping[str, Sequence[QueueRow]], jobs: Sequence[Watched]) -> tuple[dict[str, QueueRow], list[str]]:
@@ -200,7 +206,7 @@ def _present(queue: Mapping[str, Sequence[QueueRow]], jobs: Sequence[Watched]) -
             row = next((row for row in queue.get(one_id, ()) if job.fits(row)), None)
             if row is not None:
                 present[one_id] = row
-            if wants_accounting(row):
+            if wants_accounting(row) or job.asks_run:
                 doubtful.add(job.job_id)
     return present, sorted(doubtful, key=_by_number)
 

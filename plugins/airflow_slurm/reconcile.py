@@ -20,6 +20,8 @@ from airflow_slurm.view import Incarnation, JobView
 
 #: ``JobView.cause`` of a job that a controller forgot when it died, before it had run.
 FORGOTTEN = "forgotten"
+#: The reason with which Slurm holds a job that a node would not, or could not, start.
+LAUNCH_FAILED_HELD = "launch failed requeued held"
 #: ``JobView.cause`` of a job that left the queue of a site that keeps no accounting: there is nobody left to ask.
 NO_ACCOUNTING = "no_accounting"
 
@@ -127,6 +129,8 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         unknown_since=None,
         **_reason_seen(before, row, seen.at),
     )
+    if info.phase is Phase.WAITING and row.reason == LAUNCH_FAILED_HELD:
+        view = replace(view, cause="launch_failed", retryable=True)  # the site's doing, and no word about the program
     if info.phase is Phase.UNKNOWN:
         return replace(view, unknown_since=_first(before.unknown_since, seen.at))
     if not info.phase.ended:

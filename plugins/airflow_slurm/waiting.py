@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from airflow_slurm.holds import NODES_REPORT_WITHIN_S
 from airflow_slurm.reasons import explain
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
 from airflow_slurm.reconcile import NO_ACCOUNTING
@@ -26,6 +27,7 @@ class Wait:
     :ivar array: of an array, the numbers of its tasks, such as ``0-3,7%2``.
     :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
+    :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.holds`.
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.stop.StopPolicy` in JSON.
     """
@@ -48,6 +50,7 @@ class Wait:
     array: str | None = None
     foreign: bool = False
     deadline: float | None = None
+    hold_grace_s: float = NODES_REPORT_WITHIN_S
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:

@@ -30,6 +30,8 @@ from airflow_slurm.triggers import SlurmJobTrigger
 
 CONN_ID = "slurm_faults"
 POLITE = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
+#: The nodes of the private Slurm are asked within seconds: its SlurmdTimeout is 10 s.
+HOLD_GRACE_S = 12.0
 RECEIPTS = "tests.airflow_slurm.faults.gates.GatedReceipts"
 
 
@@ -110,7 +112,8 @@ def triggerer(kwargs: dict[str, Any]) -> dict[str, Any]:
     """A trigger in a triggerer, until its event."""
 
     async def first() -> dict[str, Any]:
-        async with aclosing(SlurmJobTrigger(**kwargs).run()) as events:
+        hasty = kwargs | {"wait": kwargs["wait"] | {"hold_grace_s": HOLD_GRACE_S}}
+        async with aclosing(SlurmJobTrigger(**hasty).run()) as events:
             async for event in events:
                 return {"event": event.payload}
         raise AssertionError("no event")

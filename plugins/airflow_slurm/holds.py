@@ -1,0 +1,106 @@
+"""A controller that dies comes back with what it had saved: maybe a job in the very hold that we had lifted, whether it had started or not.
+
+Such a job is left alone for a while, in which the nodes report what they run: what a controller has as waiting it ends there. Lifted
+at once, the hold would start the job beside itself, which Slurm refuses as *launch failed requeued held*. After that
+
+- nobody has seen it run, and accounting, asked with its steps, knows of no run: the hold is lifted again;
+- it ran, or may have run: it is cancelled, seen to have ended, and its end is :data:`ROLLED_BACK`: only what it made can tell more.
+
+Nothing here costs a command of its own for each job: whether a hold is the first comes with the next look's squeue, a run with its sacct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.states import Phase, parse_state
+from airflow_slurm.view import JobView
+
+#: ``JobView.cause`` of a job that a controller brought back as never started, though it had run or may have, and that was then ended.
+ROLLED_BACK = "rolled_back"
+#: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
+NODES_REPORT_WITHIN_S = 150.0
+#: So often a hold is lifted, and so often accounting is asked in vain, before what may have run counts as having run.
+LIFTS, QUESTIONS = 3, 3
+
+
+class Step(Enum):
+    """What has to be done about a job now."""
+
+    NOTHING = "nothing"
+    LIFT = "lift"
+    END = "end"
+
+
+@dataclass
+class FirstHold:
+    """What one follower remembers of one job, or array, in a hold.
+
+    :ivar grace_s: how long the nodes are given to report, in seconds.
+    :ivar asks_hold: whether the next squeue has to tell holds apart. :ivar asks_run: whether the next sacct has to show steps.
+    """
+
+    grace_s: float = NODES_REPORT_WITHIN_S
+    asks_hold: bool = False
+    asks_run: bool = False
+    _since: float | None = None
+    _somebodys: bool = False
+    _lifts: int = LIFTS
+    _questions: int = QUESTIONS
+
+    def step(self, row: QueueRow | None, ran: bool | None, at: float) -> Step:
+        """After a look in which the queue was read.
+
+        :param row: of the job, if it is in the queue. :param ran: whether it has been seen to run; None if accounting did not answer.
+        """
+        if row is None or not row.held_by_us:
+            self._since, self.asks_hold, self.asks_run, self._somebodys = None, False, False, False
+            return Step.NOTHING
+        if self._somebodys:
+            return Step.NOTHING
+        if row.first_hold is False:
+            # Held later than at its submission, or waiting for another job as well: it is, or may be, somebody's hold.
+            self._somebodys, self.asks_hold, self.asks_run = True, False, False
+            return Step.NOTHING
+        self._since = at if self._since is None else self._since
+        self.asks_hold = True
+        if row.first_hold is None or at - self._since < self.grace_s:
+            return Step.NOTHING
+        return self._settled(ran)
+
+    def _settled(self, ran: bool | None) -> Step:
+        if not self.asks_run:
+            self.asks_run = True
+            return Step.NOTHING
+        if ran is None and self._questions:
+            self._questions -= 1
+            return Step.NOTHING
+        if ran is not False:
+            return Step.END
+        if not self._lifts:
+            return Step.NOTHING
+        self._lifts -= 1
+        return Step.LIFT
+
+
+def seen_running(view: JobView) -> bool:
+    """Whether anybody who looked saw a run of the job."""
+    return any(
+        change.state not in (*Phase, "") and parse_state(change.state).info.phase not in (Phase.WAITING, Phase.UNKNOWN)
+        for change in view.history
+    )
+
+
+def has_run(view: JobView) -> bool:
+    """Whether the state in which the queue, or accounting, shows a job now says that it runs or ran."""
+    return bool(view.state) and parse_state(view.state).info.phase not in (Phase.WAITING, Phase.UNKNOWN)
+
+
+def known_to_run(rows: Sequence[AccountingRow] | None, kept: bool) -> bool | None:
+    """Whether accounting, asked with steps, knows of a run; None if it was not asked, does not answer, or there is none."""
+    if rows is None or not rows or not kept:
+        return None
+    return any(row.ran for row in rows)
