@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -27,10 +26,6 @@ TAIL_TIMEOUT_S = 20.0
 FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
 #: Bytes at the end of a failed task's output that are shown.
 FAILURE_BYTES = 4096
-
-
-#: Writes what was seen. Its queue may be long after the first look at many jobs; whoever reads, to end a wait, is not in it.
-_KEEPING = ThreadPoolExecutor(4, thread_name_prefix="slurm-keeping")
 
 
 class _Follower:
@@ -59,9 +54,7 @@ class _Follower:
         if view.differs(self._told):
             self._told = view
             self._log.info("Slurm: %s", view.explained())
-            # The last view of a job is kept by the close of its submission: its task must not wait behind what others keep.
-            if not view.ended:
-                await self._observe(self.view)
+            await self._observe(self.view)
 
     async def _recall(self) -> None:
         """Take up, once, what an earlier process saw and did last about this submission."""
@@ -92,8 +85,7 @@ class _Follower:
         if not self._wait.receipts:
             return
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(_KEEPING, lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
+            await asyncio.to_thread(lambda: self._wait.store().observe(self._wait.key, self._wait.n, view))
         except Exception as error:  # noqa: BLE001
             # The application's store may raise anything; what people read there must not end the wait for the job.
             self._log.warning("The receipt store could not keep what was seen: %s", error)
@@ -133,11 +125,13 @@ class _Follower:
 
     async def _end_rolled_back(self, client: SlurmClient, ended: Sequence[str]) -> None:
         # Noted first: whoever finds them cancelled after this process has died has to know why.
-        note = {"job_id": self._wait.job_id, "ended": list(ended)}
-        await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
-        self._rolled_back |= set(ended)
+        if not self._rolled_back.issuperset(ended):
+            note = {"job_id": self._wait.job_id, "ended": list(ended)}
+            await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
+            self._rolled_back |= set(ended)
         for job_id in ended:
-            await client.cancel(job_id, cluster=self._wait.cluster)
+            # Only while it waits: somebody may have lifted the hold since the look.
+            await client.cancel(job_id, cluster=self._wait.cluster, waiting_only=True)
         self._log.error("Slurm: the controller came back without the run of %s; cancelled, to see what it made.", ", ".join(ended[:20]))
 
     def _as_rolled_back(self, view: JobView, cause: str) -> JobView:

@@ -1,0 +1,283 @@
+"""Jobs that a controller brought back in their first hold: lifted if they never ran, never started beside themselves, and nobody else's hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_slurm.array_operator import SlurmArrayOperator
+from airflow_slurm.client import Answer
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.following import follower_of
+from airflow_slurm.holds import NODES_REPORT_WITHIN_S, ROLLED_BACK
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.parse import queue_rows
+from airflow_slurm.poller import Hub, take_snapshot
+from airflow_slurm.reconcile import FORGOTTEN, Observation, judge
+from airflow_slurm.states import Phase
+from airflow_slurm.view import JobView
+from airflow_slurm.waiting import Wait
+
+from .conftest import OWNER
+from .test_accepted import Make, make  # noqa: F401
+from .test_lost_answers import LoginNode
+
+#: What sacct 22.05 says, with steps, of a job that ran and that the controller has in its first hold again (seen on a private Slurm).
+RAN = "7|7|PENDING|0:0|50|Unknown|Unknown|0|1|None assigned|a\n7.batch|7.batch|RUNNING|0:0|50|51|Unknown|9|1|n1|batch\n"
+NEVER = "7|7|PENDING|0:0|50|Unknown|Unknown|0|1|None assigned|a\n"
+DOWN = Answer("", "sacct: error: Problem talking to the database: Connection refused\n", 1)
+NONE_KEPT = Answer("", "Slurm accounting storage is disabled\n", 1)
+
+
+@dataclass
+class Site:
+    """Jobs of one node as squeue shows them: id, state, reason, time of eligibility, dependency."""
+
+    rows: dict[str, list[str]] = field(default_factory=lambda: {"7": ["PENDING", "JobHeldUser", "N/A", "(null)"]})
+    sacct: Answer = field(default_factory=lambda: Answer(NEVER, "", 0))
+
+    def show(self, argv: Sequence[str]) -> str:
+        more = any("EligibleTime" in word for word in argv)
+        shown = ""
+        for job_id, (state, reason, eligible, dependency) in self.rows.items():
+            head = job_id.partition("_")[0]
+            shown += f"{head}|{job_id}|{state}|0|0|50|N/A|N/A|1||{reason}|{f'{eligible}|{dependency}|' if more else ''}a\n"
+        return shown
+
+
+class Node(LoginNode):
+    """At the process edge: a login node whose squeue shows what is there, and whose scancel and scontrol change it."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self.site = site
+
+    async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
+        self.asked.append(argv)
+        rows = self.site.rows
+        if argv[0] == "squeue":
+            return Answer(self.site.show(argv), "", 0)
+        if argv[0] == "sacct":
+            return self.site.sacct
+        if argv[0] == "scancel":
+            rows[argv[-1]] = ["CANCELLED", "None", "N/A", "(null)"]
+        elif argv[:2] == ["scontrol", "release"]:
+            for job_id in [i for i, row in rows.items() if i.partition("_")[0] == argv[-1] and row[1] == "JobHeldUser"]:
+                rows[job_id] = ["PENDING", "Priority", "60", "(null)"]
+        return Answer("", "", 0)
+
+
+class Watch:
+    """A follower and its looks, one every minute, from the epoch's hundredth second on."""
+
+    def __init__(self, store: FileReceipts, node: Node, array: str | None = None) -> None:
+        wait = Wait(
+            "k",
+            1,
+            "7",
+            "a",
+            40.0,
+            OWNER,
+            "airflow_slurm.file_receipts.FileReceipts",
+            {"root": str(store.root)},
+            submitted_at=50.0,
+            array=array,
+        )
+        self.follower = follower_of(wait, Hub(client=node), structlog.get_logger())
+        self.node, self.at = node, 100.0
+
+    async def look(self) -> dict[str, Any] | None:
+        snapshot = await take_snapshot(self.node, [self.follower.watched])
+        self.at += 60.0
+        return await self.follower.look(replace(snapshot, at=self.at))
+
+    async def looks(self, count: int) -> dict[str, Any] | None:
+        for _ in range(count):
+            if (event := await self.look()) is not None:
+                return event
+        return None
+
+    def done(self) -> list[str]:
+        """What was changed."""
+        return [" ".join(argv) for argv in self.node.asked if argv[0] in ("scontrol", "scancel")]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> FileReceipts:
+    store = FileReceipts(str(tmp_path / "kept"))
+    store.claim("k", OWNER)
+    return store
+
+
+async def test_a_release_that_was_forgotten_is_made_again_when_the_nodes_have_reported(kept: FileReceipts) -> None:
+    watch = Watch(kept, Node(Site()))
+    while watch.at + 60.0 - 160.0 < NODES_REPORT_WITHIN_S:  # the hold is first seen at 160
+        assert await watch.look() is None
+        assert watch.done() == []
+    assert await watch.looks(2) is None
+    assert watch.done() == ["scontrol release 7"]
+    assert await watch.looks(5) is None
+    assert watch.done() == ["scontrol release 7"]
+
+
+async def test_a_job_that_accounting_knows_to_have_run_is_ended_and_not_started_beside_itself(kept: FileReceipts) -> None:
+    watch = Watch(kept, Node(Site(sacct=Answer(RAN, "", 0))))
+    event = await watch.looks(8)
+    assert event is not None
+    assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", ROLLED_BACK)
+    assert event["view"]["retryable"] is True
+    assert watch.done() == ["scancel --state=PENDING 7"]
+    assert [note["what"] for note in kept.incidents("k", 1)] == [ROLLED_BACK]
+
+
+async def test_a_job_that_was_seen_to_run_is_ended_even_if_accounting_has_not_heard_of_it(kept: FileReceipts) -> None:
+    node = Node(Site())
+    watch = Watch(kept, node)
+    node.site.rows["7"] = ["RUNNING", "None", "60", "(null)"]
+    assert await watch.look() is None
+    node.site.rows["7"] = ["PENDING", "JobHeldUser", "N/A", "(null)"]
+    again = Watch(kept, node)  # another triggerer has taken over: what was seen is in the store
+    event = await again.looks(8)
+    assert event is not None
+    assert event["view"]["cause"] == ROLLED_BACK
+
+
+@pytest.mark.parametrize("sacct", [DOWN, NONE_KEPT, Answer("", "", 0)])
+async def test_what_may_have_run_and_nobody_can_say_is_not_started_again_under_its_id(kept: FileReceipts, sacct: Answer) -> None:
+    watch = Watch(kept, Node(Site(sacct=sacct)))
+    event = await watch.looks(12)
+    assert event is not None
+    assert event["view"]["cause"] == ROLLED_BACK
+    assert watch.done() == ["scancel --state=PENDING 7"]
+
+
+async def test_whoever_comes_after_a_death_between_cancel_and_end_knows_why_it_was_cancelled(kept: FileReceipts) -> None:
+    watch = Watch(kept, Node(Site(sacct=Answer(RAN, "", 0))))
+    while not watch.done():
+        assert await watch.look() is None
+    event = await Watch(kept, watch.node).look()
+    assert event is not None
+    assert (event["view"]["phase"], event["view"]["cause"]) == ("lost", ROLLED_BACK)
+
+
+@pytest.mark.parametrize("row", [["PENDING", "JobHeldUser", "60", "(null)"], ["PENDING", "JobHeldUser", "N/A", "afterok:6(unfulfilled)"]])
+async def test_a_hold_that_is_or_may_be_somebodys_stays_and_costs_no_command(kept: FileReceipts, row: list[str]) -> None:
+    watch = Watch(kept, Node(Site({"7": row})))
+    assert await watch.looks(12) is None
+    assert [argv[0] for argv in watch.node.asked] == ["squeue"] * 12
+    assert sum("EligibleTime" in str(argv) for argv in watch.node.asked) == 1
+
+
+async def test_a_job_cancelled_by_a_person_in_its_hold_is_cancelled_and_nothing_else(kept: FileReceipts) -> None:
+    watch = Watch(kept, Node(Site()))
+    assert await watch.looks(2) is None
+    watch.node.site.rows["7"] = ["CANCELLED", "None", "N/A", "(null)"]
+    event = await watch.look()
+    assert event is not None
+    assert (event["view"]["phase"], event["view"]["cause"]) == ("failed", "cancelled")
+
+
+async def test_a_thousand_held_jobs_cost_what_one_costs(kept: FileReceipts) -> None:
+    count = 1000
+    site = Site({str(i): ["PENDING", "JobHeldUser", "60", "(null)"] for i in range(1, count + 1)})
+    node = Node(site)
+    hub = Hub(client=node)
+    config = {"root": str(kept.root)}
+    followers = [
+        follower_of(Wait("k", 1, str(i), "a", 40.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", config), hub, structlog.get_logger())
+        for i in range(1, count + 1)
+    ]
+    for follower in followers:
+        follower._known = True  # the store is not what is counted
+        follower._observe = _kept_elsewhere  # type: ignore[method-assign]
+    for _ in range(4):
+        snapshot = await take_snapshot(node, [follower.watched for follower in followers])
+        for follower in followers:
+            assert await follower.look(snapshot) is None
+    assert [argv[0] for argv in node.asked] == ["squeue"] * 4
+
+
+async def _kept_elsewhere(view: JobView) -> None:
+    return None
+
+
+async def test_of_an_array_the_tasks_that_ran_are_ended_and_the_others_let_go(kept: FileReceipts) -> None:
+    held = ["PENDING", "JobHeldUser", "N/A", "(null)"]
+    node = Node(Site({"7_0": ["RUNNING", "None", "60", "(null)"], "7_1": list(held), "7_2": list(held)}))
+    node.site.sacct = Answer("7|7_[0-2]|PENDING|0:0|50|Unknown|Unknown|0|1|None assigned|a\n", "", 0)
+    watch = Watch(kept, node, "0-2")
+    assert await watch.look() is None
+    node.site.rows["7_0"] = list(held)
+    assert await watch.looks(7) is None
+    assert watch.done() == ["scancel --state=PENDING 7_0", "scontrol release 7"]
+    for index in (1, 2):
+        node.site.rows[f"7_{index}"] = ["COMPLETED", "None", "60", "(null)"]
+    event = await watch.looks(3)
+    assert event is not None
+    assert {index: view.get("cause", "") for index, view in event["tasks"].items()} == {"0": FORGOTTEN, "1": "", "2": ""}
+
+
+def event(cause: str = ROLLED_BACK) -> dict[str, Any]:
+    return {"status": "ended", "view": JobView("7", phase=Phase.LOST, state="CANCELLED", cause=cause, retryable=True).to_json()}
+
+
+@pytest.mark.parametrize(("there", "outcome"), [(True, "succeeded"), (False, "interrupted")])
+def test_what_a_rolled_back_job_made_decides_and_without_it_the_next_is_submitted(
+    make: Make,  # noqa: F811
+    store: FileReceipts,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,
+    outcome: str,
+) -> None:
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [] if there else list(paths))
+    task = make(expected_output="/scratch/out")
+    first = task.execute()
+    if there:
+        assert task.resume(first, event())["job_id"] == "7"
+    else:
+        with pytest.raises(TaskDeferred) as again:
+            task.resume(first, event())
+        assert again.value.kwargs["request_state"]["n"] == 2
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, end.cause) == (outcome, "" if there else ROLLED_BACK)
+
+
+def test_a_rolled_back_job_of_which_nothing_is_expected_is_submitted_again(make: Make, store: FileReceipts) -> None:  # noqa: F811
+    task = make()
+    with pytest.raises(TaskDeferred):
+        task.resume(task.execute(), event())
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert end.outcome == "interrupted"
+
+
+def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
+    task = make(expected_output="/scratch/out")
+    with pytest.raises(Exception, match="cancelled"):
+        task.resume(task.execute(), event("cancelled"))
+
+
+def test_shards_that_were_rolled_back_use_up_no_retry(make: Make) -> None:  # noqa: F811
+    task = make(SlurmArrayOperator, shards=2, shard_retries=0)
+    tasks = {
+        "0": JobView("7_0", phase=Phase.SUCCEEDED, state="COMPLETED").to_json(),
+        "1": JobView("7_1", phase=Phase.LOST, state="CANCELLED", cause=FORGOTTEN, retryable=True).to_json(),
+    }
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(task.execute(), {"status": "ended", "view": JobView("7", phase=Phase.LOST).to_json(), "tasks": tasks})
+    assert again.value.kwargs["request_state"]["array"] == "1"
+
+
+def test_a_launch_that_failed_is_the_sites_doing() -> None:
+    row = queue_rows("7|7|PENDING|1|0|50|N/A|N/A|1||launch failed requeued held|a\n")[0]
+    view = judge(JobView("7"), Observation(100.0, row))
+    assert (view.phase, view.cause, view.retryable) == (Phase.WAITING, "launch_failed", True)
+    assert not row.held_by_us
