@@ -3,8 +3,7 @@
     python -m benchmarks.slurm.watching --jobs 100
     python -m benchmarks.slurm.watching --jobs 1000 --seconds 300
 
-All jobs but four wait for tomorrow: the queue is as long as it would be, and one machine can bear it. (Held, they would be asked
-about one by one: whether the hold is their first.) They end by being cancelled at random moments, which gives an exact time of
+All jobs but four wait for tomorrow: the queue is as long as it would be, and one machine can bear it. They end by being cancelled at random moments, which gives an exact time of
 their end. The delay is from there to the event that resumes the task.
 """
 
