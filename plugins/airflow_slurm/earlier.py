@@ -8,7 +8,8 @@ from typing import Any
 
 import structlog
 
-from airflow_slurm.errors import JobFailed, JobFailedForGood, SlurmError
+from airflow_slurm.client import SlurmClient
+from airflow_slurm.errors import CommandRefused, JobFailed, JobFailedForGood, SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
@@ -48,6 +49,26 @@ def let_go(state: Mapping[str, Any]) -> JobView | None:
             return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
 
     return asyncio.run(once())
+
+
+def settle_hold(state: Mapping[str, Any], *, lift: bool) -> None:
+    """Lift the hold of a job that a controller brought back (see :mod:`airflow_slurm.holds`), or cancel it in there. Either may be done again.
+
+    :raises Unreachable: if nobody could be asked.
+    """
+    job_id, cluster = state["job_id"], state["cluster"]
+
+    async def once(client: SlurmClient) -> None:
+        if not lift:
+            await client.cancel(job_id, cluster=cluster, waiting_only=True)
+            return
+        try:
+            await client.release(job_id, cluster)
+        except CommandRefused as error:
+            # Somebody cancelled it, say: whoever waits for it is told how it ended.
+            log.warning("the job's hold could not be lifted", job_id=job_id, slurm=error.words)
+
+    SlurmHook(state["conn_id"]).run(once)
 
 
 def has_started(state: Mapping[str, Any]) -> bool:

@@ -104,26 +104,31 @@ class _Follower:
                 # As above; what is still there is seen again with the next look.
                 self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
 
-    async def _settle_hold(self, row: QueueRow | None, ran: bool | None, at: float, ended: Sequence[str]) -> None:
-        """See :mod:`airflow_slurm.holds`.
-
-        :param ended: what has to be ended if it ran: the job, or some tasks of the array.
-        """
+    async def _settle_hold(self, row: QueueRow | None, ran: bool | None, at: float) -> Step:
+        """See :mod:`airflow_slurm.holds`: the hold is lifted here, what else has to be done is given back."""
         if self._hub.client is None or not self._wait.receipts:
-            return
+            return Step.NOTHING
         step = self._hold.step(row, ran, at)
         self.watched = replace(self.watched, asks_hold=self._hold.asks_hold, asks_run=self._hold.asks_run)
         try:
             if step is Step.LIFT:
                 await self._hub.client.release(self._wait.job_id, self._wait.cluster)
                 self._log.warning("Slurm: the controller had forgotten that job %s was released; released again.", self._wait.job_id)
-            elif step is Step.END:
-                await self._end_rolled_back(self._hub.client, ended)
+        except SlurmError as error:
+            self._log.warning("The first hold of job %s could not be lifted now: %s", self._wait.job_id, error)
+        return step
+
+    async def _end_rolled_back(self, ended: Sequence[str]) -> None:
+        """Cancel tasks of an array that a controller brought back after they had run."""
+        if self._hub.client is None:
+            return
+        try:
+            await self._cancel_noted(self._hub.client, ended)
         except Exception as error:  # noqa: BLE001
             # As above; the next look comes by here again.
-            self._log.warning("The first hold of job %s could not be settled now: %s", self._wait.job_id, error)
+            self._log.warning("%s could not be cancelled now: %s", ", ".join(ended[:20]), error)
 
-    async def _end_rolled_back(self, client: SlurmClient, ended: Sequence[str]) -> None:
+    async def _cancel_noted(self, client: SlurmClient, ended: Sequence[str]) -> None:
         # Noted first: whoever finds them cancelled after this process has died has to know why.
         if not self._rolled_back.issuperset(ended):
             note = {"job_id": self._wait.job_id, "ended": list(ended)}
@@ -132,12 +137,12 @@ class _Follower:
         for job_id in ended:
             # Only while it waits: somebody may have lifted the hold since the look.
             await client.cancel(job_id, cluster=self._wait.cluster, waiting_only=True)
-        self._log.error("Slurm: the controller came back without the run of %s; cancelled, to see what it made.", ", ".join(ended[:20]))
+        self._log.error("Slurm: the controller came back without the run of %s; cancelled.", ", ".join(ended[:20]))
 
-    def _as_rolled_back(self, view: JobView, cause: str) -> JobView:
+    def _as_rolled_back(self, view: JobView) -> JobView:
         if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
             return view
-        return replace(view, phase=Phase.LOST, cause=cause, retryable=True)
+        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
 
     async def _boot_time(self, candidates: int) -> float | None:
         """When the controller was started; asked again only when more jobs or tasks than before seem to be forgotten."""
@@ -184,13 +189,11 @@ class JobFollower(_Follower):
         view = judge(self.view, seen)
         if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
             view = self._lost_by(view, await self._boot_time(1))
-        await self._recall()
-        await self._tell(self._as_rolled_back(view, ROLLED_BACK))
+        await self._tell(view)
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
-        if seen.queue_read:
-            await self._settle_hold(seen.queue, ran, snapshot.at, [self._wait.job_id])
+        step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING
         await self._cancel_doubles(snapshot)
-        status = due(self.view, self._wait, snapshot.at)
+        status = ROLLED_BACK if step is Step.DECIDE else due(self.view, self._wait, snapshot.at)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
             await self._copy(self._tail, f"job {self._wait.job_id}", final=status is not None)
         return None if status is None else {"status": status, "view": self.view.to_json()}
@@ -218,7 +221,7 @@ class ArrayFollower(_Follower):
         for index, observation in seen.items():
             view = judge(self._views[index], observation)
             view = as_removed(view) if removed_before_start(view, last) else view
-            self._views[index] = self._as_rolled_back(view, FORGOTTEN)
+            self._views[index] = self._as_rolled_back(view)
         self._ran |= {index for index, view in self._views.items() if has_run(view)}
         await self._find_forgotten(seen, last)
         ended = {index for index in seen if self._views[index].ended}
@@ -242,8 +245,8 @@ class ArrayFollower(_Follower):
         ran = [i for i, whether in known.items() if whether]
         unsure = [i for i, whether in known.items() if whether is None]
         row = next((o.queue for o in held.values()), None)
-        ended = [task_id(self._wait.job_id, index) for index in ran or unsure]
-        await self._settle_hold(row, True if ran else None if unsure else False, at, ended)
+        if await self._settle_hold(row, True if ran else None if unsure else False, at) is Step.DECIDE:
+            await self._end_rolled_back([task_id(self._wait.job_id, index) for index in ran or unsure])
 
     async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow]) -> None:
         """Tasks that the controller lost before they ran; each by itself, as others may have run."""

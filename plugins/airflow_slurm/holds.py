@@ -4,7 +4,8 @@ Such a job is left alone for a while, in which the nodes report what they run: w
 at once, the hold would start the job beside itself, which Slurm refuses as *launch failed requeued held*. After that
 
 - nobody has seen it run, and accounting, asked with its steps, knows of no run: the hold is lifted again;
-- it ran, or may have run: it is cancelled, seen to have ended, and its end is :data:`ROLLED_BACK`: only what it made can tell more.
+- it ran, or may have run: only what it made can tell more, and its task decides (:data:`ROLLED_BACK`): the job is done and is cancelled in its
+  hold, or it runs again. Of an array, the tasks that ran are cancelled, and submitted again as forgotten ones.
 
 Nothing here costs a command of its own for each job: whether a hold is the first comes with the next look's squeue, a run with its sacct.
 """
@@ -19,7 +20,7 @@ from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import JobView
 
-#: ``JobView.cause`` of a job that a controller brought back as never started, though it had run or may have, and that was then ended.
+#: Status and cause of a job that a controller brought back as never started, though it had run or may have.
 ROLLED_BACK = "rolled_back"
 #: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
 NODES_REPORT_WITHIN_S = 150.0
@@ -32,7 +33,7 @@ class Step(Enum):
 
     NOTHING = "nothing"
     LIFT = "lift"
-    END = "end"
+    DECIDE = "decide"
 
 
 @dataclass
@@ -79,7 +80,7 @@ class FirstHold:
             self._questions -= 1
             return Step.NOTHING
         if ran is not False:
-            return Step.END
+            return Step.DECIDE
         if not self._lifts:
             return Step.NOTHING
         self._lifts -= 1

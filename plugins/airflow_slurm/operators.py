@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from airflow_slurm.accepted import accepted_before, round_of
-from airflow_slurm.earlier import given_up, has_started, leave_earlier, let_go
+from airflow_slurm.earlier import given_up, has_started, leave_earlier, let_go, settle_hold
 from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
@@ -36,6 +37,7 @@ from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.states import Phase
 from airflow_slurm.stop import NotEnded, StopPolicy
 from airflow_slurm.submit import Submitted, submit
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
@@ -179,7 +181,10 @@ class SlurmJobOperator(BaseOperator):
             # It never ran, or nothing of it, so there is nothing to accept.
             if view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in request_state["tasks"].values()):
                 raise Resubmit(FORGOTTEN)
-            result = self._decided(context, event["status"], request_state, view)
+            if event["status"] == ROLLED_BACK:
+                return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
+            decide = self.accept if event["status"] == "ended" else self.accept_unknown
+            result = decide(context, request_state, view)
         except LoginRefused:
             raise
         except Unreachable as error:
@@ -193,17 +198,6 @@ class SlurmJobOperator(BaseOperator):
             raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
-
-    def _decided(self, context: Context, status: str, request_state: dict[str, Any], view: JobView) -> Any:
-        if status != "ended":
-            return self.accept_unknown(context, request_state, view)
-        try:
-            return self.accept(context, request_state, view)
-        except JobFailed as error:
-            if view.cause != ROLLED_BACK:
-                raise
-            # The controller lost the run: no failure of the program, whatever it left behind.
-            raise Resubmit(ROLLED_BACK) from error
 
     def accept_later(self, context: Context, event: Any, ended: dict[str, Any], request_state: dict[str, Any]) -> Any:
         """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""
@@ -303,6 +297,20 @@ class SlurmJobOperator(BaseOperator):
             raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
         self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
         return self._start(context, {"resubmits": resubmits})
+
+    def _rolled_back(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+        """Its nodes have reported, so nothing of the first run is left on them: it made what it should, or runs again as after Slurm's own requeue."""
+        try:
+            result = self.accept(context, state, view)
+        except (JobFailed, Resubmit) as error:
+            self.log.warning(
+                "The controller lost the run of job %s, and it did not make all it should: %s It runs again.", view.job_id, error
+            )
+            settle_hold(state, lift=True)
+            return self._start(context, {"resubmits": state["resubmits"]})
+        settle_hold(state, lift=False)
+        self._close(state, JobEnd("succeeded", view=view, closed_by=who(state["owner"])))
+        return result
 
     def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
         if why != "timed_out" and has_started(state):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.client import Answer
+from airflow_slurm.earlier import settle_hold
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.following import follower_of
 from airflow_slurm.holds import NODES_REPORT_WITHIN_S, ROLLED_BACK
@@ -126,17 +128,15 @@ async def test_a_release_that_was_forgotten_is_made_again_when_the_nodes_have_re
     assert watch.done() == ["scontrol release 7"]
 
 
-async def test_a_job_that_accounting_knows_to_have_run_is_ended_and_not_started_beside_itself(kept: FileReceipts) -> None:
+async def test_a_job_that_accounting_knows_to_have_run_is_its_tasks_to_decide_and_is_not_started_beside_itself(kept: FileReceipts) -> None:
     watch = Watch(kept, Node(Site(sacct=Answer(RAN, "", 0))))
     event = await watch.looks(8)
     assert event is not None
-    assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", ROLLED_BACK)
-    assert event["view"]["retryable"] is True
-    assert watch.done() == ["scancel --state=PENDING 7"]
-    assert [note["what"] for note in kept.incidents("k", 1)] == [ROLLED_BACK]
+    assert (event["status"], event["view"]["phase"]) == (ROLLED_BACK, "waiting")
+    assert watch.done() == []
 
 
-async def test_a_job_that_was_seen_to_run_is_ended_even_if_accounting_has_not_heard_of_it(kept: FileReceipts) -> None:
+async def test_a_job_that_was_seen_to_run_is_not_let_go_even_if_accounting_has_not_heard_of_it(kept: FileReceipts) -> None:
     node = Node(Site())
     watch = Watch(kept, node)
     node.site.rows["7"] = ["RUNNING", "None", "60", "(null)"]
@@ -145,7 +145,7 @@ async def test_a_job_that_was_seen_to_run_is_ended_even_if_accounting_has_not_he
     again = Watch(kept, node)  # another triggerer has taken over: what was seen is in the store
     event = await again.looks(8)
     assert event is not None
-    assert event["view"]["cause"] == ROLLED_BACK
+    assert event["status"] == ROLLED_BACK
 
 
 @pytest.mark.parametrize("sacct", [DOWN, NONE_KEPT, Answer("", "", 0)])
@@ -153,17 +153,8 @@ async def test_what_may_have_run_and_nobody_can_say_is_not_started_again_under_i
     watch = Watch(kept, Node(Site(sacct=sacct)))
     event = await watch.looks(12)
     assert event is not None
-    assert event["view"]["cause"] == ROLLED_BACK
-    assert watch.done() == ["scancel --state=PENDING 7"]
-
-
-async def test_whoever_comes_after_a_death_between_cancel_and_end_knows_why_it_was_cancelled(kept: FileReceipts) -> None:
-    watch = Watch(kept, Node(Site(sacct=Answer(RAN, "", 0))))
-    while not watch.done():
-        assert await watch.look() is None
-    event = await Watch(kept, watch.node).look()
-    assert event is not None
-    assert (event["view"]["phase"], event["view"]["cause"]) == ("lost", ROLLED_BACK)
+    assert event["status"] == ROLLED_BACK
+    assert watch.done() == []
 
 
 @pytest.mark.parametrize("row", [["PENDING", "JobHeldUser", "60", "(null)"], ["PENDING", "JobHeldUser", "N/A", "afterok:6(unfulfilled)"]])
@@ -218,51 +209,73 @@ async def test_of_an_array_the_tasks_that_ran_are_ended_and_the_others_let_go(ke
     assert watch.done() == ["scancel --state=PENDING 7_0", "scontrol release 7"]
     for index in (1, 2):
         node.site.rows[f"7_{index}"] = ["COMPLETED", "None", "60", "(null)"]
-    event = await watch.looks(3)
+    event = await Watch(kept, node, "0-2").looks(3)  # another triggerer, which finds a task cancelled
+    assert [note["detail"]["ended"] for note in kept.incidents("k", 1)] == [["7_0"]]
     assert event is not None
     assert {index: view.get("cause", "") for index, view in event["tasks"].items()} == {"0": FORGOTTEN, "1": "", "2": ""}
 
 
-def event(cause: str = ROLLED_BACK) -> dict[str, Any]:
-    return {"status": "ended", "view": JobView("7", phase=Phase.LOST, state="CANCELLED", cause=cause, retryable=True).to_json()}
+def rolled_back() -> dict[str, Any]:
+    return {"status": ROLLED_BACK, "view": JobView("7", phase=Phase.WAITING, state="PENDING", reason="JobHeldUser").to_json()}
 
 
-@pytest.mark.parametrize(("there", "outcome"), [(True, "succeeded"), (False, "interrupted")])
-def test_what_a_rolled_back_job_made_decides_and_without_it_the_next_is_submitted(
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """At the process edge: what was done about the hold; True for lifted."""
+    done: list[bool] = []
+    monkeypatch.setattr("airflow_slurm.operators.settle_hold", lambda state, lift: done.append(lift))
+    return done
+
+
+def test_a_rolled_back_job_that_made_what_it_should_is_done_and_cancelled_in_its_hold(
     make: Make,  # noqa: F811
     store: FileReceipts,
+    settled: list[bool],
     monkeypatch: pytest.MonkeyPatch,
-    there: bool,
-    outcome: str,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [] if there else list(paths))
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
     task = make(expected_output="/scratch/out")
-    first = task.execute()
-    if there:
-        assert task.resume(first, event())["job_id"] == "7"
-    else:
-        with pytest.raises(TaskDeferred) as again:
-            task.resume(first, event())
-        assert again.value.kwargs["request_state"]["n"] == 2
+    assert task.resume(task.execute(), rolled_back())["job_id"] == "7"
     end = store.end_of("work", 1)
     assert end is not None
-    assert (end.outcome, end.cause) == (outcome, "" if there else ROLLED_BACK)
+    assert (end.outcome, settled) == ("succeeded", [False])
 
 
-def test_a_rolled_back_job_of_which_nothing_is_expected_is_submitted_again(make: Make, store: FileReceipts) -> None:  # noqa: F811
-    task = make()
-    with pytest.raises(TaskDeferred):
-        task.resume(task.execute(), event())
-    end = store.end_of("work", 1)
-    assert end is not None
-    assert end.outcome == "interrupted"
+@pytest.mark.parametrize("expected", [None, "/scratch/out"])
+def test_one_that_did_not_or_of_which_nothing_is_expected_runs_again_under_its_id(
+    make: Make,  # noqa: F811
+    store: FileReceipts,
+    settled: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
+    expected: str | None,
+) -> None:
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: list(paths))
+    task = make(expected_output=expected)
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(task.execute(), rolled_back())
+    state = again.value.kwargs["request_state"]
+    assert (state["n"], state["job_id"], settled) == (1, "7", [True])
+    assert store.end_of("work", 1) is None
+    done = {"status": "ended", "view": JobView("7", phase=Phase.SUCCEEDED, state="COMPLETED").to_json()}
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
+    assert task.resume(again.value, done)["job_id"] == "7"
+
+
+def test_a_hold_is_lifted_or_the_job_cancelled_while_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(Site())
+    monkeypatch.setattr(SlurmHook, "run", lambda self, question: asyncio.run(question(node)))
+    state = {"job_id": "7", "cluster": None, "conn_id": "nowhere"}
+    settle_hold(state, lift=True)
+    settle_hold(state, lift=False)
+    assert [" ".join(argv) for argv in node.asked] == ["scontrol release 7", "scancel --state=PENDING 7"]
 
 
 def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
     task = make(expected_output="/scratch/out")
+    view = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled").to_json()
     with pytest.raises(Exception, match="cancelled"):
-        task.resume(task.execute(), event("cancelled"))
+        task.resume(task.execute(), {"status": "ended", "view": view})
 
 
 def test_shards_that_were_rolled_back_use_up_no_retry(make: Make) -> None:  # noqa: F811
