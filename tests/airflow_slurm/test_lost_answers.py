@@ -176,28 +176,6 @@ async def test_a_job_that_another_controller_of_a_federation_took_is_not_sent_ag
     assert node.names().count("sbatch") == 1
 
 
-def shown(eligible: str, dependency: str = "(null)") -> Answer:
-    words = f"JobState=PENDING Reason=JobHeldUser Dependency={dependency} SubmitTime=100 EligibleTime={eligible} StartTime=Unknown"
-    return Answer(f"JobId=9 JobName=sft-1 {words}\n", "", 0)
-
-
-@pytest.mark.parametrize(
-    ("eligible", "dependency", "released"),
-    [("Unknown", "(null)", True), ("150", "(null)", False), ("Unknown", "afterok:8(unfulfilled)", False)],
-)
-async def test_only_a_release_that_the_controller_forgot_is_made_again(
-    store: FileReceipts, eligible: str, dependency: str, released: bool
-) -> None:
-    """A job that waits for another one has no time of eligibility, whoever holds it; nor has it when that one has ended."""
-    node = LoginNode(squeue=[queued("9")], scontrol=[shown(eligible, dependency), NOTHING if released else shown(eligible)])
-    store.claim("k", OWNER)
-    wait = Wait("k", 1, "9", "sft-1", 100.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)})
-    follower = JobFollower(wait, Hub(client=node), structlog.get_logger())
-    for _ in range(2):
-        assert await follower.look(await take_snapshot(node, [follower.watched])) is None
-        assert (["scontrol", "release", "9"] in node.asked) is released
-
-
 async def test_a_job_that_its_controller_forgot_is_named_lost_once_the_controller_says_so(store: FileReceipts) -> None:
     node = LoginNode(scontrol=[Answer("Configuration data as of 999\nBOOT_TIME               = 200\n", "", 0)])
     store.claim("k", OWNER)
