@@ -10,7 +10,7 @@ from typing import Any
 from airflow_slurm.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
 from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.holds import ROLLED_BACK, FirstHold, Step, has_run, known_to_run, seen_running
+from airflow_slurm.holds import GONE, ROLLED_BACK, FirstHold, Step, has_run, known_to_run, seen_running
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
@@ -189,6 +189,10 @@ class JobFollower(_Follower):
         view = judge(self.view, seen)
         if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
             view = self._lost_by(view, await self._boot_time(1))
+        elif view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None:
+            booted_at = await self._boot_time(1)
+            if booted_at is not None and booted_at >= (self._wait.submitted_at or self._wait.since):
+                view = replace(view, cause=GONE)
         await self._tell(view)
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING

@@ -22,6 +22,8 @@ from airflow_slurm.view import JobView
 
 #: Status and cause of a job that a controller brought back as never started, though it had run or may have.
 ROLLED_BACK = "rolled_back"
+#: Cause of an unknown outcome: the controller was started anew since the submission and has not got the job, which was seen to run, any more.
+GONE = "the controller was started anew and does not know it any more"
 #: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
 NODES_REPORT_WITHIN_S = 150.0
 #: So often a hold is lifted, and so often accounting is asked in vain, before what may have run counts as having run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,7 +28,7 @@ from airflow_slurm.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from airflow_slurm.holds import ROLLED_BACK
+from airflow_slurm.holds import GONE, ROLLED_BACK
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.later import pause
 from airflow_slurm.lineage import facts_of, lineage_of
@@ -152,7 +153,13 @@ class SlurmJobOperator(BaseOperator):
         return {"job_id": view.job_id, "n": request_state["n"], "state": view.state, "elapsed_s": view.elapsed_s}
 
     def accept_unknown(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
-        """Decide about a job whose outcome stayed unknown: by default, call a person. Override it where files can tell."""
+        """Decide about a job whose outcome stayed unknown: by default, call a person. Override it where files can tell.
+
+        Of a run that a controller lost when it died, none is left once its nodes have reported; if it made its expected output, it is done.
+        """
+        if view.cause == GONE and self.expected_output:
+            with suppress(JobFailed, Resubmit):
+                return self.accept(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK))
         raise UnknownOutcome(
             f"Job {view.job_id} (key {request_state['key']}, submission {request_state['n']}): {view.cause}. "
             "It may still be running, so nothing is submitted until somebody closes the submission."

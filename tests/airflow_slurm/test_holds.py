@@ -15,9 +15,10 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.client import Answer
 from airflow_slurm.earlier import settle_hold
+from airflow_slurm.errors import UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.following import follower_of
-from airflow_slurm.holds import NODES_REPORT_WITHIN_S, ROLLED_BACK
+from airflow_slurm.holds import GONE, NODES_REPORT_WITHIN_S, ROLLED_BACK
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.parse import queue_rows
 from airflow_slurm.poller import Hub, take_snapshot
@@ -59,6 +60,7 @@ class Node(LoginNode):
     def __init__(self, site: Site) -> None:
         super().__init__()
         self.site = site
+        self.config = ""
 
     async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
         self.asked.append(argv)
@@ -67,6 +69,8 @@ class Node(LoginNode):
             return Answer(self.site.show(argv), "", 0)
         if argv[0] == "sacct":
             return self.site.sacct
+        if argv[:3] == ["scontrol", "show", "config"]:
+            return Answer(self.config, "", 0)
         if argv[0] == "scancel":
             rows[argv[-1]] = ["CANCELLED", "None", "N/A", "(null)"]
         elif argv[:2] == ["scontrol", "release"]:
@@ -276,6 +280,42 @@ def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, mo
     view = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled").to_json()
     with pytest.raises(Exception, match="cancelled"):
         task.resume(task.execute(), {"status": "ended", "view": view})
+
+
+@pytest.mark.parametrize(("booted_at", "cause"), [(60, GONE), (49, "neither queue nor accounting knows it")])
+async def test_a_run_that_is_gone_with_its_controller_is_unknown_for_that_reason(kept: FileReceipts, booted_at: int, cause: str) -> None:
+    node = Node(Site({"7": ["RUNNING", "None", "60", "(null)"]}, Answer("", "", 0)))
+    node.config = f"BOOT_TIME               = {booted_at}\n"
+    watch = Watch(kept, node)
+    assert await watch.look() is None
+    del node.site.rows["7"]
+    event = await watch.looks(70)
+    assert event is not None
+    assert (event["status"], event["view"]["cause"]) == ("unknown", cause)
+
+
+@pytest.mark.parametrize(
+    ("cause", "there", "done"), [(GONE, True, True), (GONE, False, False), ("accounting does not answer", True, False)]
+)
+def test_of_an_unknown_outcome_only_a_run_that_is_gone_is_judged_by_its_output(
+    make: Make,  # noqa: F811
+    store: FileReceipts,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: str,
+    there: bool,
+    done: bool,
+) -> None:
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [] if there else list(paths))
+    task = make(expected_output="/scratch/out")
+    first = task.execute()
+    event = {"status": "unknown", "view": JobView("7", phase=Phase.UNKNOWN, state="RUNNING", cause=cause).to_json()}
+    if done:
+        assert task.resume(first, event)["job_id"] == "7"
+    else:
+        with pytest.raises(UnknownOutcome):
+            task.resume(first, event)
+    end = store.end_of("work", 1)
+    assert (end.outcome if end is not None else None) == ("succeeded" if done else None)
 
 
 def test_shards_that_were_rolled_back_use_up_no_retry(make: Make) -> None:  # noqa: F811

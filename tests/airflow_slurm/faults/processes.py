@@ -32,6 +32,8 @@ CONN_ID = "slurm_faults"
 POLITE = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
 #: The nodes of the private Slurm are asked within seconds: its SlurmdTimeout is 10 s.
 HOLD_GRACE_S = 12.0
+#: Beyond the two minutes that accounting is given to catch up.
+MAX_UNKNOWN_S = 15.0
 RECEIPTS = "tests.airflow_slurm.faults.gates.GatedReceipts"
 
 
@@ -60,7 +62,7 @@ class HastyOperator(SlurmJobOperator):
     def prepare(self, context: Any) -> JobRequest | Done:
         request = super().prepare(context)
         assert isinstance(request, JobRequest)
-        return replace(request, look_up_s=4.0, stop=POLITE)
+        return replace(request, look_up_s=4.0, stop=POLITE, max_unknown_s=MAX_UNKNOWN_S)
 
 
 class KeptState:
