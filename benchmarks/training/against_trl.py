@@ -3,7 +3,8 @@
 Every turn is a process of its own: our program in the cluster's environment, TRL's trainer in `.local/venv-peers`. Measured
 is the time between the end of the third update and the end of the last but one, with all that happens in between. Both train
 all weights with AdamW on the same token ids, one pass; neither recomputes activations; DPO's reference is computed before.
-The losses of the last updates are printed beside the times: they show that both did the same work.
+Both take the same rows in the same order; by how much the losses of the whole run differ is printed, and a difference that
+is more than rounding ends the benchmark: two sides that do other work are not compared.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import os
 from collections.abc import Sequence
 
 from benchmarks.training.turns import Measured, alternate, prepared
-from benchmarks.training.workload import PROGRAMS, WARM_UP, Workload
+from benchmarks.training.workload import EQUAL_LOSS, LOGGED, PROGRAMS, WARM_UP, Workload
 
 
 def told(load: Workload, rounds: int) -> Measured:
@@ -27,7 +28,15 @@ def told(load: Workload, rounds: int) -> Measured:
     ours, theirs = (measured.tokens_per_s(side) for side in ("ours", "trl"))
     print(f"median: ours {ours:.0f}, TRL {theirs:.0f} tokens/s")
     print(f"ratio {measured.ratio:.2f} by the clock, {measured.cpu_ratio():.2f} by CPU; load average {os.getloadavg()[0]:.1f}")
+    _check_equal_work(measured)
     return measured
+
+
+def _check_equal_work(measured: Measured) -> None:
+    difference, limit = measured.loss_difference(), EQUAL_LOSS[measured.load.precision]
+    print(f"losses of the whole run, means of {LOGGED} updates: the largest difference is {difference:.1e}")
+    if not difference <= limit:
+        raise SystemExit(f"the sides did not do the same work: their losses differ by {difference:.3g}, rounding explains {limit:g}")
 
 
 def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentParser:

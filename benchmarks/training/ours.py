@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.rows import OPTIMISER, REWARD_SEED, VALIDATION, prepare, prepare_base
-from benchmarks.training.workload import BETA, KL, LEARNING_RATE, PPO_LEARNING_RATE, Workload
+from benchmarks.training.workload import BETA, KL, LEARNING_RATE, PPO_LEARNING_RATE, Workload, means_of
 from include.domain.layout import RunDir
 from include.domain.spec import InputPlace, RunSpec
 from include.runtime.job import Job
@@ -114,9 +114,11 @@ def measure(folder: Path, out: Path, number: int) -> None:
         return
     lines = [json.loads(line) for line in (Path(arguments[-1]) / "metrics.jsonl").read_text("utf-8").splitlines()]
     loss = "value_loss" if load.program == "ppo" else "loss"
+    losses = [line[loss] for line in lines]
     found = {
         "ends": [line["time"] for line in lines],
-        "loss": sum(line[loss] for line in lines[-5:]) / 5,
+        "loss": sum(losses[-5:]) / 5,
+        "losses": means_of(losses),
         "cpu": spent[-len(lines) :],
         "stalls": stalls[:-1],
         "answer_tokens": sum(line.get("answer_tokens", 0.0) for line in lines) / len(lines),

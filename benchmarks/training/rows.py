@@ -15,6 +15,7 @@ from include.domain.records import Candidate, Demonstration, Message, Preference
 from include.runtime.chat import dialogue, prompt_ids
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, reward_model
+from include.training.batching import rows_at
 from include.training.model_io import copy_tokenizer, load_causal_lm, load_tokenizer
 from include.training.token_pairs import encoder, read_pairs
 from include.transforms.datasets_io import SidedRow, read_rows
@@ -186,6 +187,11 @@ def ids_of(store: Store, load: Workload) -> list[dict[str, Any]]:
     ]
 
 
+def in_our_order(rows: list[dict[str, Any]], load: Workload) -> list[dict[str, Any]]:
+    """The rows as our updates take them, one pass; whoever trains on them one after another makes the same updates."""
+    return [rows[i] for step in range(load.steps) for i in rows_at(step, load.batch, len(rows), REWARD_SEED)]
+
+
 def tokens_of(row: dict[str, Any]) -> int:
     """Real tokens of one example; of a pair both whole sequences, however they are computed."""
     return len(row["input_ids"]) if "input_ids" in row else 2 * len(row["prompt_ids"]) + len(row["chosen_ids"]) + len(row["rejected_ids"])
@@ -204,6 +210,8 @@ def prepare(folder: Path) -> None:
     load = Workload.read(folder)
     store = made_store(folder, load)
     rows = ids_of(store, load)
+    if load.program != "ppo":
+        rows = in_our_order(rows, load)
     base = Path(store.places["base"].path)
     parameters = sum(value.numel() for value in load_causal_lm(base).parameters())
     places = {name: vars(place) for name, place in store.places.items()}

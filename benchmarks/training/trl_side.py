@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from benchmarks.training.trl_times import Times
-from benchmarks.training.workload import BETA, LEARNING_RATE, REWARD_SEED, Workload
+from benchmarks.training.workload import BETA, LEARNING_RATE, LOGGED, REWARD_SEED, Workload
 
 
 def arguments(load: Workload, out: Path) -> dict[str, Any]:
@@ -24,7 +24,8 @@ def arguments(load: Workload, out: Path) -> dict[str, Any]:
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
-        "logging_steps": 5,
+        "logging_steps": LOGGED,
+        "train_sampling_strategy": "sequential",
         "save_strategy": "steps" if load.save_every else "no",
         "save_steps": load.save_every or 500,
         "save_total_limit": 1,

@@ -38,4 +38,10 @@ class Times(TrainerCallback):
         if len(self.ends) != self.load.steps:
             raise SystemExit(f"{len(self.ends)} updates were made, {self.load.steps} were meant")
         last = self.losses[-5:] if self.loss != "loss" else self.losses[-1:]
-        return {"ends": self.ends, "cpu": self.spent, "loss": sum(last) / max(1, len(last)), "stalls": self.stalls[:-1]}
+        return {
+            "ends": self.ends,
+            "cpu": self.spent,
+            "loss": sum(last) / max(1, len(last)),
+            "losses": self.losses,
+            "stalls": self.stalls[:-1],
+        }

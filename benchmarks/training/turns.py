@@ -1,6 +1,7 @@
 """Turns of both sides, each a process (or one a rank) of its own, alternating; what they measured, side by side."""
 
 import json
+import math
 import os
 import socket
 import statistics
@@ -38,6 +39,12 @@ class Measured:
         """The same by CPU seconds of an update, which other work on the machine changes least."""
         spent = {side: statistics.median(seconds_of(found["cpu"]) for found in self.turns[side]) for side in SIDES}
         return spent["trl"] / spent["ours"]
+
+    def loss_difference(self) -> float:
+        """The largest difference between the sides' mean losses of the same updates, over the whole run and all rounds."""
+        pairs = zip(self.turns["ours"], self.turns["trl"], strict=True)
+        found = [abs(a - b) for ours, trl in pairs for a, b in zip(ours["losses"], trl["losses"], strict=True)]
+        return max(found, key=lambda difference: float("inf") if math.isnan(difference) else difference)
 
     def median(self, side: str) -> float:
         return statistics.median(self.seconds(side))

@@ -1,7 +1,7 @@
 """What both sides of a comparison are given."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
@@ -72,6 +72,17 @@ class Workload:
     @classmethod
     def read(cls, folder: Path) -> "Workload":
         return cls(**json.loads((folder / "workload.json").read_text("utf-8")))
+
+
+LOGGED = 5
+"""Updates whose mean loss is one figure of the comparison."""
+EQUAL_LOSS = {"fp32": 1e-3, "bf16": 2e-2}
+"""By how much the losses of two runs of equal work may differ at most: rounding grows from update to update."""
+
+
+def means_of(losses: Sequence[float]) -> list[float]:
+    """The mean loss of each whole group of `LOGGED` updates, as TRL's log tells it."""
+    return [sum(losses[at : at + LOGGED]) / LOGGED for at in range(0, len(losses) - LOGGED + 1, LOGGED)]
 
 
 def seconds_of(ends: list[float]) -> float:

@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.training.against_trl import _check_equal_work
 from benchmarks.training.flops import peak_of, per_token, utilisation
 from benchmarks.training.learning import lost, table
 from benchmarks.training.learning_chain import Learnt, Share
 from benchmarks.training.on_gpu import main as on_gpu
 from benchmarks.training.turns import OURS, Measured
-from benchmarks.training.workload import WARM_UP, Workload
+from benchmarks.training.workload import WARM_UP, Workload, means_of
 from tests.training.harness import PROJECT
 
 
@@ -40,6 +41,25 @@ def test_the_warm_up_and_the_last_update_are_not_measured() -> None:
     assert measured.median("ours") == pytest.approx(3.5 / (7 - WARM_UP - 1))
     assert (measured.ratio, measured.cpu_ratio()) == (pytest.approx(2.0), pytest.approx(3.0))
     assert measured.tokens_per_s("ours") == pytest.approx(700 / (3.5 / 3))
+
+
+def test_losses_are_compared_by_whole_groups_of_updates() -> None:
+    assert means_of([1.0, 2.0, 3.0, 4.0, 5.0, 9.0, 9.0]) == [3.0]
+    assert means_of([1.0] * 10) == [1.0, 1.0]
+
+
+def test_two_sides_that_did_other_work_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    load = Workload("dpo", steps=10)
+    equal = Measured(load, 1, 1.0, turns={"ours": [{"losses": [0.7, 0.6]}], "trl": [{"losses": [0.7, 0.6 + 1e-6]}]})
+    _check_equal_work(equal)
+    assert "the largest difference is 1.0e-06" in capsys.readouterr().out
+    equal.turns["trl"].append({"losses": [0.7, 0.65]})
+    equal.turns["ours"].append({"losses": [0.7, 0.71]})
+    with pytest.raises(SystemExit, match=r"their losses differ by 0.06"):
+        _check_equal_work(equal)
+    equal.turns["trl"][1] = {"losses": [0.7, float("nan")]}
+    with pytest.raises(SystemExit, match="did not do the same work"):
+        _check_equal_work(equal)
 
 
 def test_a_workload_that_measures_nothing_or_cannot_be_shared_is_refused() -> None:
