@@ -43,6 +43,7 @@ def config(load: Workload) -> dict[str, Any]:
 
 
 def _ppo(load: Workload) -> dict[str, Any]:
+    """The guard of the value loss looks, but lets pass: the values of a reward model of four updates mean nothing."""
     return {
         "iterations": load.steps,
         "prompts_per_iteration": load.batch,
@@ -55,6 +56,7 @@ def _ppo(load: Workload) -> dict[str, Any]:
         "critic_learning_rate": PPO_LEARNING_RATE,
         "kl": {"controller": "fixed", "initial": KL},
         "reward": {"model_weight": 1.0, "verifier_weight": 0.0},
+        "guards": {"value_loss_max": 1e9, "value_loss_factor": 1e9},
     }
 
 
