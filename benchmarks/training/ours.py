@@ -119,7 +119,7 @@ def measure(folder: Path, out: Path, number: int) -> None:
     losses = [line[loss] for line in lines]
     found = {
         "ends": [line["time"] for line in lines],
-        "loss": sum(losses[-5:]) / 5,
+        "loss": means_of(losses)[-1],
         "losses": means_of(losses),
         "cpu": spent[-len(lines) :],
         "stalls": stalls[:-1],

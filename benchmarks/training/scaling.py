@@ -43,7 +43,7 @@ def growth(start: Workload, rounds: int, axes: Mapping[str, Sequence[int]] = AXE
             ours, theirs = (measured.tokens_per_s(side) for side in SIDES)
             found.setdefault(LABELS[axis], []).append((value, ours, theirs))
             print(
-                f"| {LABELS[axis]} | {value} | {measured.tokens_per_step:.0f} | {ours:.0f} | {theirs:.0f} | {measured.ratio:.2f} |",
+                f"| {LABELS[axis]} | {value} | {measured.tokens_per_step:.0f} | {ours:.0f} | {theirs:.0f} | {measured.ratio:.2f} | {measured.cpu_ratio():.2f} |",
                 flush=True,
             )
     return found
