@@ -72,18 +72,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("program", choices=PROGRAMS, nargs="?", default="sft")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--threads", type=int, default=Workload.threads, help="of every turn but those over ranks, which have one each")
     parser.add_argument("--axes", nargs="*", choices=tuple(AXES), default=list(AXES))
     parser.add_argument("--no-checkpoints", action="store_true")
     parser.add_argument("--plot", type=Path, help="path without ending; .svg and .png are written")
     asked = parser.parse_args(argv)
     if asked.axes:
-        found = growth(Workload(asked.program, steps=asked.steps), asked.rounds, {axis: AXES[axis] for axis in asked.axes})
+        found = growth(
+            Workload(asked.program, steps=asked.steps, threads=asked.threads), asked.rounds, {axis: AXES[axis] for axis in asked.axes}
+        )
         if asked.plot is not None:
             from benchmarks.training.plots import growth_plot
 
             growth_plot(found, asked.plot)
     if not asked.no_checkpoints:
-        checkpoints(replace(SAVED, program=asked.program), asked.rounds)
+        checkpoints(replace(SAVED, program=asked.program, threads=asked.threads), asked.rounds)
     print(f"\nload average {os.getloadavg()[0]:.1f}")
 
 
