@@ -37,12 +37,11 @@ class Times(TrainerCallback):
         """What a turn tells; refuses a run that made another number of updates."""
         if len(self.ends) != self.load.steps:
             raise SystemExit(f"{len(self.ends)} updates were made, {self.load.steps} were meant")
-        if self.loss != "loss":  # PPO's trainer logs every iteration
-            self.losses = means_of(self.losses)
+        losses = self.losses if self.loss == "loss" else means_of(self.losses)  # PPO's trainer logs every iteration
         return {
             "ends": self.ends,
             "cpu": self.spent,
-            "loss": self.losses[-1],
-            "losses": self.losses,
+            "loss": losses[-1],
+            "losses": losses,
             "stalls": self.stalls[:-1],
         }

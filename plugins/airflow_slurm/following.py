@@ -14,7 +14,7 @@ from airflow_slurm.holds import GONE, ROLLED_BACK, FirstHold, Step, has_run, kno
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
-from airflow_slurm.reconcile import FORGOTTEN, Observation, forgotten, judge, may_be_forgotten
+from airflow_slurm.reconcile import FORGOTTEN, Observation, forgotten, judge, may_be_forgotten, started_anew
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.tail import LogTail
@@ -110,12 +110,12 @@ class _Follower:
             return Step.NOTHING
         step = self._hold.step(row, ran, at)
         self.watched = replace(self.watched, asks_hold=self._hold.asks_hold, asks_run=self._hold.asks_run)
-        try:
-            if step is Step.LIFT:
+        if step is Step.LIFT:
+            try:
                 await self._hub.client.release(self._wait.job_id, self._wait.cluster)
                 self._log.warning("Slurm: the controller had forgotten that job %s was released; released again.", self._wait.job_id)
-        except SlurmError as error:
-            self._log.warning("The first hold of job %s could not be lifted now: %s", self._wait.job_id, error)
+            except SlurmError as error:
+                self._log.warning("The first hold of job %s could not be lifted now: %s", self._wait.job_id, error)
         return step
 
     async def _end_rolled_back(self, ended: Sequence[str]) -> None:
@@ -157,7 +157,11 @@ class _Follower:
         return self._booted_at
 
     def _lost_by(self, view: JobView, booted_at: float | None) -> JobView:
-        return forgotten(view, booted_at, self._wait.submitted_at or self._wait.since)
+        return forgotten(view, booted_at, self._submitted_at)
+
+    @property
+    def _submitted_at(self) -> float:
+        return self._wait.submitted_at or self._wait.since
 
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
         """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
@@ -189,10 +193,12 @@ class JobFollower(_Follower):
         view = judge(self.view, seen)
         if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
             view = self._lost_by(view, await self._boot_time(1))
-        elif view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None:
-            booted_at = await self._boot_time(1)
-            if booted_at is not None and booted_at >= (self._wait.submitted_at or self._wait.since):
-                view = replace(view, cause=GONE)
+        elif (
+            (view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None)
+            # Asked last: it costs a command.
+            and started_anew(await self._boot_time(1), self._submitted_at)
+        ):
+            view = replace(view, cause=GONE)
         await self._tell(view)
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING

@@ -19,6 +19,7 @@ from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.states import Phase
 from airflow_slurm.view import Incarnation, JobView
 from airflow_slurm.web import reading
+from tests import airflow_database as airflow_database_of_tests
 
 from .conftest import OTHER, OWNER
 
@@ -33,9 +34,8 @@ Visitor = Callable[[str | None], TestClient]
 def airflow_database() -> None:
     """Airflow's database and auth manager, as its API server has them."""
     from airflow.api_fastapi.app import init_auth_manager
-    from airflow.utils.db import initdb
 
-    initdb()
+    airflow_database_of_tests.prepare()
     init_auth_manager()
 
 

@@ -49,6 +49,8 @@ def test_without_a_log_or_with_one_that_is_gone_the_work_goes_on(tmp_path: Path,
     monkeypatch.setenv(job_log.VARIABLE, str(gone))
     job_log.take()
     job_log.say("nor this")
+    assert job_log._taken == {}
+    assert os.stat(tmp_path / "gone").st_size == 0
 
 
 def test_both_sides_call_the_descriptor_by_one_name(log: Path) -> None:

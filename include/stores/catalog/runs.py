@@ -149,9 +149,7 @@ class Runs:
         Raises:
             IntegrityError: it is the report of another key or attempt.
         """
-        report = Report.from_json(report_json)
-        if report.key != key or report.attempt != attempt_name:
-            raise IntegrityError(f"the report of {attempt_name} says key {report.key}, attempt {report.attempt}; expected key {key}")
+        report = _report_of(key, attempt_name, report_json)
         with self._db.write("runs") as connection:
             _save_report(connection, key, attempt_name, report)
 
@@ -186,14 +184,19 @@ def _attempt(row: Row) -> AttemptRow:
     return AttemptRow(row["name"], row["cluster"], row["state"], *times, row["gpu_seconds"], report)
 
 
+def _report_of(key: str, attempt_name: str, report_json: Mapping[str, Any]) -> Report:
+    report = Report.from_json(report_json)
+    if report.key != key or report.attempt != attempt_name:
+        raise IntegrityError(f"the report of {attempt_name} says key {report.key}, attempt {report.attempt}; expected key {key}")
+    return report
+
+
 def _checked(
     key: str, attempt_name: str, report_json: Mapping[str, Any], outputs: Mapping[str, Mapping[str, Any]]
 ) -> tuple[Report, dict[str, Manifest]]:
     check_digest(key, "key")
     AttemptName.parse(attempt_name)
-    report = Report.from_json(report_json)
-    if report.key != key or report.attempt != attempt_name:
-        raise IntegrityError(f"the report of {attempt_name} says key {report.key}, attempt {report.attempt}; expected key {key}")
+    report = _report_of(key, attempt_name, report_json)
     if report.outcome != Outcome.COMPLETE:
         raise IntegrityError(f"{attempt_name} of {key} ended {report.outcome!r} ({report.stop_reason}): only complete can be committed")
     manifests = {name: Manifest.from_json(value) for name, value in outputs.items()}
