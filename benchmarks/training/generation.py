@@ -1,6 +1,6 @@
 """Generation on ragged lengths: `generate_batch` against a plain `model.generate` at its best batch size; alternating in one process.
 
-    PYTHONPATH=. .local/venv-cluster/bin/python -m benchmarks.training.generation [BASE] [--prompts 128] [--rounds 3]
+    PYTHONPATH=. $CLUSTER -m benchmarks.training.generation [BASE] [--prompts 128] [--rounds 3]    # see docs/benchmarks.md
 
 Without BASE a random Llama of 0.95 million parameters. Prompts of 5 to 60 tokens; an answer ends at one of many end tokens,
 so lengths are ragged. Useful tokens (up to the end token) a second; the plain side is tried at each batch size first.

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.workload import PROJECT, Workload, seconds_of
+from local.layout import Layout
 
-OURS = PROJECT / ".local" / "venv-cluster" / "bin" / "python"
-PEERS = PROJECT / ".local" / "venv-peers" / "bin" / "python"
+_LAYOUT = Layout.find()
+OURS = _LAYOUT.built_cluster_environment / "bin/python"
+PEERS = _LAYOUT.peers_environment / "bin/python"
 PPO_TRL = PROJECT / ".local" / "trl-1.9.2"
 SIDES = ("ours", "trl")
 LONGEST_S = 3600

@@ -21,6 +21,7 @@ from include.domain.records import Demonstration, Message, Prompt, Reference, pr
 from include.domain.spec import InputPlace, Placement, Report, RunSpec
 from include.runtime.tokenizer import chat_template_digest, has_tokenizer, tokenizer_digest
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
+from local.layout import Layout
 
 PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = digest("environment", {"test": "yes"})
@@ -48,7 +49,7 @@ SFT = {
 def cluster_python() -> str:
     """The interpreter that has torch and DeepSpeed: this one, ALIGN_CLUSTER_PYTHON, or the project's cluster environment."""
     named = os.environ.get("ALIGN_CLUSTER_PYTHON")
-    local = PROJECT / ".local" / "venv-cluster" / "bin" / "python"
+    local = Layout.find().built_cluster_environment / "bin/python"
     return named or (str(local) if local.exists() else sys.executable)
 
 

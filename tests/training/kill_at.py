@@ -3,7 +3,7 @@
     python kill_at.py MODULE MOMENT NUMBER …the program's own arguments
 
 Moments: ``update`` (after the NUMBER-th update, before it is recorded), ``recorded`` (before anything is saved),
-``half-saved`` (after the first file), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
+``half-saved`` (after the first file of tensors; ``half-saved-state``: of state), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
 NUMBER-th save; ``generating`` (in the middle of the NUMBER-th batch of answers); ``export`` (before an output's manifest).
 """
 
@@ -69,6 +69,7 @@ def main() -> None:
         "update": (progress.Progress, "record", False),
         "recorded": (progress.Progress, "record", True),
         "half-saved": (checkpoint, "sync_file", True),
+        "half-saved-state": (checkpoint, "write_durable", True),
         "before-rename": (checkpoint.os, "rename", False),
         "after-rename": (checkpoint.os, "rename", True),
         "export": (Outputs, "close", False),
