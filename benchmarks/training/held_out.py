@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from include.domain.records import Prompt, SuiteItem
-from include.training.heldout import answer_check
+from include.training.examples.heldout import answer_check
 from include.training.model_io import load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import read_suite
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from include.training import pair_tokens
-from include.training.engine import EngineSettings
-from include.training.engine_deepspeed import DeepSpeedEngine, engines
-from include.training.losses import bradley_terry
+from include.training.engines.deepspeed import DeepSpeedEngine, engines
+from include.training.engines.engine import EngineSettings
 from include.training.model_io import load_causal_lm
-from include.training.pair_log_probs import pair_sums
-from include.training.pair_tokens import PairTokens, lay_out
-from include.training.reward_head import SequenceScores, new_reward_model
+from include.training.pairs import tensors as pair_tokens
+from include.training.pairs.log_probs import pair_sums
+from include.training.pairs.losses import bradley_terry
+from include.training.pairs.rows import TokenPair
+from include.training.pairs.tensors import PairTokens, lay_out
+from include.training.reward.head import SequenceScores, new_reward_model
 from include.training.scoring import AnswerScorer
-from include.training.token_pairs import TokenPair
 
 PAIRS = 8
 

@@ -15,9 +15,9 @@ from include.domain.records import Candidate, Demonstration, Message, Preference
 from include.runtime.chat import dialogue, prompt_ids
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, reward_model
-from include.training.batching import rows_at
+from include.training.examples.batching import rows_at
 from include.training.model_io import copy_tokenizer, load_causal_lm, load_tokenizer
-from include.training.token_pairs import encoder, read_pairs
+from include.training.pairs.rows import encoder, read_pairs
 from include.transforms.datasets_io import SidedRow, read_rows
 from tests.training.harness import Store
 

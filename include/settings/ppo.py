@@ -28,7 +28,7 @@ class PpoRewardSettings(Settings):
 
 
 class PpoGuards(Settings):
-    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.guards`."""
+    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.rl.guards`."""
 
     kl_negative: float = -1.0
     kl_max: float = 50.0
@@ -47,7 +47,7 @@ class PpoGuards(Settings):
 
 
 class PpoLag(Settings):
-    """How old answers may be that a generator in a process of its own writes; see `include.training.ppo_settings`."""
+    """How old answers may be that a generator in a process of its own writes; see `include.training.rl.settings`."""
 
     limit: int = Field(1, ge=0)
     ahead: int | None = Field(None, ge=0)

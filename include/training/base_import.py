@@ -12,12 +12,12 @@ from include.runtime.inputs import verify_raw
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
-from include.training.chatml import TEMPLATE
-from include.training.gguf_import import read_gguf
+from include.training.base.chatml import TEMPLATE
+from include.training.base.gguf_import import read_gguf
+from include.training.base.safetensors_import import read_folder
+from include.training.base.tiny_model import TinySettings, TinyTrainer, build_model, build_tokenizer, read_corpus
 from include.training.loop import run_steps
 from include.training.model_io import save_model
-from include.training.safetensors_import import read_folder
-from include.training.tiny_model import TinySettings, TinyTrainer, build_model, build_tokenizer, read_corpus
 
 SOURCE = "source"
 FOLDER = "model"

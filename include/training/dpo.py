@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.training.dpo_program import train_dpo
-from include.training.engine_deepspeed import engine_maker, engines
+from include.training.engines.deepspeed import engine_maker, engines
 
 
 def train(job: Job) -> None:

@@ -15,22 +15,22 @@ from include.domain.errors import SpecError
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.job import Job
-from include.training.batching import micro_batches, pad_id_of, rows_at
-from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
-from include.training.heldout import answer_check
+from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
+from include.training.engines.precision import precision_context
+from include.training.examples.batching import micro_batches, pad_id_of, rows_at
+from include.training.examples.heldout import answer_check
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
 from include.training.lora import LoraSettings, add_adapters
-from include.training.losses import DPO_LOSSES, DpoObjective, PairLogProbs
 from include.training.model_checks import check_frozen, check_trained
 from include.training.model_io import load_causal_lm, load_tokenizer
-from include.training.pair_log_probs import Distance, PairSums, all_sums, reference_key, sums_of
-from include.training.pair_tokens import PairTokens, by_length, lay_out
+from include.training.pairs.log_probs import Distance, PairSums, all_sums, reference_key, sums_of
+from include.training.pairs.losses import DPO_LOSSES, DpoObjective, PairLogProbs
+from include.training.pairs.rows import PairsError, TokenPair, encoder, pairs_of, prompts_of
+from include.training.pairs.tensors import PairTokens, by_length, lay_out
 from include.training.policy_export import export_policy
-from include.training.precision import precision_context
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.scoring import AnswerScorer
-from include.training.token_pairs import PairsError, TokenPair, encoder, pairs_of, prompts_of
 
 CONFIG_KEYS = (
     *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),

@@ -23,10 +23,10 @@ from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
 from include.runtime.parts import taken
 from include.runtime.program import run_program
-from include.training.batching import micro_batches
 from include.training.candidate_parts import check_whole, read_candidates
 from include.training.completion_server import CompletionServer, completion_server
 from include.training.errors import TrainingError
+from include.training.examples.batching import micro_batches
 from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from include.training.engine import Engine
+from include.training.engines.engine import Engine
 from include.training.errors import TrainingError
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_deepspeed import DeepSpeedEngine, engines
-from include.training.ppo_program import train_ppo
+from include.training.engines.deepspeed import DeepSpeedEngine, engines
+from include.training.rl.program import train_ppo
 
 
 def train(job: Job) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_deepspeed import engine_maker, engines
-from include.training.reward_program import train_reward_model
+from include.training.engines.deepspeed import engine_maker, engines
+from include.training.reward.program import train_reward_model
 
 
 def train(job: Job) -> None:

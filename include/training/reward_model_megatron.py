@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_megatron import MegatronEngine
-from include.training.megatron_place import engines_of
-from include.training.reward_program import train_reward_model
+from include.training.megatron.engine import MegatronEngine
+from include.training.megatron.place import engines_of
+from include.training.reward.program import train_reward_model
 
 
 def train(job: Job) -> None:

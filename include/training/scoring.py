@@ -11,7 +11,7 @@ class AnswerScorer(torch.nn.Module):
     """A causal language model whose forward gives the log-probability of each learned token, [learned token], float32.
 
     With `position_ids`, `attention_mask` numbers the dialogues that share a row (see `batching.Batch`), or has four axes
-    and says itself who sees whom (see `pair_tokens`).
+    and says itself who sees whom (see `pairs.tensors`).
     """
 
     def __init__(self, model: Any) -> None:

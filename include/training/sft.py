@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_deepspeed import engine_maker, engines
+from include.training.engines.deepspeed import engine_maker, engines
 from include.training.sft_program import train_sft
 
 

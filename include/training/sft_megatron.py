@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engine_megatron import MegatronEngine
-from include.training.megatron_place import engines_of
+from include.training.megatron.engine import MegatronEngine
+from include.training.megatron.place import engines_of
 from include.training.sft_program import train_sft
 
 

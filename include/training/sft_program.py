@@ -15,11 +15,13 @@ from include.runtime.chat import Encoded
 from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import GuardTripped
 from include.runtime.job import Job
-from include.training.batching import Batch, collate, collate_packed, micro_batches, packed_bins, pad_id_of
-from include.training.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
+from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
-from include.training.example_order import OWN, ExampleOrder, Part, mixture_parts
-from include.training.heldout import answer_check, validation_loss
+from include.training.examples.batching import Batch, collate, collate_packed, micro_batches, packed_bins, pad_id_of
+from include.training.examples.example_order import OWN, ExampleOrder, Part, mixture_parts
+from include.training.examples.heldout import answer_check, validation_loss
+from include.training.examples.scratch import clears_scratch
+from include.training.examples.tokenise import DemonstrationRows, JoinedRows, joined_rows, preflight_all
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
 from include.training.lora import LoraSettings, add_adapters
@@ -28,8 +30,6 @@ from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
 from include.training.scoring import AnswerScorer
-from include.training.scratch import clears_scratch
-from include.training.tokenise import DemonstrationRows, JoinedRows, joined_rows, preflight_all
 from include.training.validation import BestState, LookSettings
 
 CONFIG_KEYS = (

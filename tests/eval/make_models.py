@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from include.domain.manifest import MANIFEST, build_manifest
 from include.runtime.reward_stats import RewardNormaliser, RunningStats
+from include.training.base.tiny_model import TinySettings, build_model, build_tokenizer
 from include.training.model_io import copy_tokenizer, save_model
-from include.training.tiny_model import TinySettings, build_model, build_tokenizer
 
 SHAPE = TinySettings(hidden_size=32, layers=2, heads=2, steps=1, batch=1, learning_rate=1e-3, max_length=64, vocab_size=300)
 

@@ -7,8 +7,8 @@ import pytest
 from include.domain.records import Message
 from include.runtime.chat import Encoded, answer_text, dialogue, eos_ids, one_bos, prompt_ids, special_in_text
 from include.runtime.errors import InputError
-from include.training.chatml import END, START, TEMPLATE
-from include.training.tiny_model import build_tokenizer
+from include.training.base.chatml import END, START, TEMPLATE
+from include.training.base.tiny_model import build_tokenizer
 
 QUESTION = [Message("user", "What is 3 + 4?")]
 ANSWER = [Message("assistant", "3 + 4 = 7\nAnswer: 7")]

@@ -24,8 +24,8 @@ from include.stages.plan import PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {"base_import": "base", "evaluate": "evaluation"}
 FILES = {
-    "base_import": ("base_import", "tiny_model"), "sft": ("sft_program",), "generate": ("generate",), "reward_model": ("reward_program",),
-    "dpo": ("dpo_program",), "ppo": ("ppo_program", "ppo_settings"),
+    "base_import": ("base_import", "base.tiny_model"), "sft": ("sft_program",), "generate": ("generate",), "reward_model": ("reward.program",),
+    "dpo": ("dpo_program",), "ppo": ("rl.program", "rl.settings"),
 }  # fmt: skip
 ADDED = ("identity-added", "placement-added")
 SET_ELSEWHERE = {"dpo": {"allow_early_stop"}, "generate": {"part"}}
@@ -96,7 +96,7 @@ def test_a_setting_that_is_used_moves_its_stage_and_the_recipe_and_nothing_else(
 def read_settings(stage: str) -> Iterator[tuple[str, Any]]:
     """(name, default) of each setting that a stage's program reads by name; `...` where it must be given."""
     for file in FILES[stage]:
-        tree = ast.parse((ROOT / f"include/training/{file}.py").read_text())
+        tree = ast.parse((ROOT / f"include/training/{file.replace('.', '/')}.py").read_text())
         constants = {n.targets[0].id: n.value for n in tree.body if isinstance(n, ast.Assign) and isinstance(n.targets[0], ast.Name)}
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             if call.func.attr in ("positive", "integer", "number", "flag", "text") and ast.unparse(call.func.value).endswith(
@@ -143,8 +143,8 @@ def test_whatever_a_program_reads_can_be_set(stage: str) -> None:
 
 def test_limits_of_guards_and_rewards_are_those_of_the_programs() -> None:
     from include.runtime.settings import Settings as Config
-    from include.training.guards import GuardLimits
-    from include.training.ppo_settings import RewardMix
+    from include.training.rl.guards import GuardLimits
+    from include.training.rl.settings import RewardMix
 
     assert GuardLimits.from_config(PpoGuards().model_dump()) == GuardLimits()
     assert set(PpoGuards.model_fields) == set(GuardLimits.__dataclass_fields__)

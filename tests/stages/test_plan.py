@@ -160,6 +160,6 @@ def test_another_engine_is_another_program_of_the_same_stage_and_no_part_of_the_
         assert (own.spec.program, other.spec.program) == (f"include.training.{stage}", f"include.training.{stage}_megatron")
         assert other.spec.stage == stage
         closures = [import_closure(Path(project_root()), plan.spec.program) for plan in (own, other)]
-        assert "include.training.engine_megatron" not in closures[0]
-        assert "include.training.engine_deepspeed" not in closures[1]
+        assert "include.training.megatron.engine" not in closures[0]
+        assert "include.training.engines.deepspeed" not in closures[1]
         assert own.key != other.key

@@ -17,8 +17,8 @@ from include.domain.spec import RunSpec
 from include.runtime.job import Job
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, dpo, ppo, reward_model, sft
-from include.training.engine_deepspeed import engines
-from include.training.rollouts import read_rollouts
+from include.training.engines.deepspeed import engines
+from include.training.rl.rollouts import read_rollouts
 from include.transforms.datasets_io import SidedRow
 from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
 

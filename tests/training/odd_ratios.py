@@ -3,7 +3,7 @@
 import runpy
 import sys
 
-from include.training import ppo_update
+from include.training.rl import update as ppo_update
 
 if __name__ == "__main__":
     ppo_update.largest_ratio_gap = lambda *_: 0.5

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from include.training import ppo_generator
-from include.training.ppo_exchange import Exchange
+from include.training.rl import generator as ppo_generator
+from include.training.rl.exchange import Exchange
 
 _draw = ppo_generator.draw
 _iteration = ppo_generator.Generator._iteration

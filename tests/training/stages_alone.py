@@ -12,12 +12,12 @@ import torch
 from transformers import LlamaForSequenceClassification
 
 from include.runtime.ranks import Ranks, join, leave, ranks_of_environment
-from include.training.batching import Batch, collate
-from include.training.engine import EngineSettings, MicroBatch
-from include.training.engine_megatron import MegatronEngine
+from include.training.engines.engine import EngineSettings, MicroBatch
 from include.training.errors import TrainingError
-from include.training.megatron_place import engines
-from include.training.reward_head import SequenceScores
+from include.training.examples.batching import Batch, collate
+from include.training.megatron.engine import MegatronEngine
+from include.training.megatron.place import engines
+from include.training.reward.head import SequenceScores
 from include.training.scoring import AnswerScorer
 from tests.training.small_llama import dialogue_ids, fill, small_config, small_llama
 

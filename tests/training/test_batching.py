@@ -5,8 +5,8 @@ import torch
 
 from include.runtime.chat import Encoded
 from include.runtime.settings import Settings
-from include.training.batching import collate, epoch_order, micro_batches, position, rows_at
 from include.training.errors import TrainingError
+from include.training.examples.batching import collate, epoch_order, micro_batches, position, rows_at
 from include.training.schedule import ScheduleSettings, learning_rate_at
 
 PAD_AND_END = 2

@@ -16,9 +16,9 @@ from include.domain.canonical import digest  # noqa: E402
 from include.domain.manifest import build_manifest  # noqa: E402
 from include.domain.records import PreferencePair  # noqa: E402
 from include.runtime.chat import prompt_ids  # noqa: E402
-from include.training.batching import rows_at  # noqa: E402
+from include.training.examples.batching import rows_at  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
-from include.training.token_pairs import encoder  # noqa: E402
+from include.training.pairs.rows import encoder  # noqa: E402
 from include.transforms.datasets_io import SidedRow, read_rows  # noqa: E402
 from tests.training.align_store import DPO, aligned_store, candidate, curve, dpo_spec, killed, pair, run_here, shared_root, signalled  # noqa: E402
 from tests.training.harness import Started, Store, sums  # noqa: E402

@@ -13,10 +13,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from include.runtime.chat import Encoded
 from include.runtime.checkpoint import CheckpointStore, Snapshot
 from include.runtime.errors import CheckpointError, GuardTripped
-from include.training.batching import Batch, collate, micro_batches
-from include.training.engine import EngineSettings
-from include.training.engine_deepspeed import DeepSpeedEngine, engines
+from include.training.engines.deepspeed import DeepSpeedEngine, engines
+from include.training.engines.engine import EngineSettings
 from include.training.errors import TrainingError
+from include.training.examples.batching import Batch, collate, micro_batches
 from include.training.scoring import AnswerScorer, sum_by_row
 
 SETTINGS = EngineSettings(learning_rate=1e-2, weight_decay=0.1, betas=(0.9, 0.95), max_grad_norm=0.5)

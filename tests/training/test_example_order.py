@@ -4,8 +4,8 @@ import pytest
 
 from include.domain.errors import SpecError
 from include.runtime.settings import Settings
-from include.training.batching import rows_at
-from include.training.example_order import ExampleOrder, Part, mixture_parts
+from include.training.examples.batching import rows_at
+from include.training.examples.example_order import ExampleOrder, Part, mixture_parts
 
 OWN, OTHER = Part("demonstrations", 30, 3.0), Part("demonstrations_1", 8, 1.0)
 

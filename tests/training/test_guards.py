@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from include.training.guards import BatchFigures, GuardLimits, Guards, GuardStop
+from include.training.rl.guards import BatchFigures, GuardLimits, Guards, GuardStop
 
 CALM = BatchFigures(0.3, 1.0, 0.01, 0.5, 0.6, 12.0, 0.9, 0.1, 0.5)
 HEALTHY_KL = [(0.3, 1.01), (0.5, 1.01), (-0.02, 1.01), (0.8, 1.01), (1.1, 1.01), (1.0, 1.01)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from include.training.kl_controller import KlController
+from include.training.rl.kl_controller import KlController
 
 
 def test_the_coefficient_grows_by_half_above_twice_the_target() -> None:

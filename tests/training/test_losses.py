@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from include.training.losses import DpoObjective, PairLogProbs, bradley_terry, pair_credit  # noqa: E402
+from include.training.pairs.losses import DpoObjective, PairLogProbs, bradley_terry, pair_credit  # noqa: E402
 
 
 def _sigmoid(x: float) -> float:

@@ -15,13 +15,13 @@ from transformers import LlamaForCausalLM  # noqa: E402
 from include.runtime.checkpoint import CheckpointStore, Snapshot  # noqa: E402
 from include.runtime.errors import GuardTripped  # noqa: E402
 from include.runtime.ranks import Ranks  # noqa: E402
-from include.training.batching import Batch, collate, collate_packed  # noqa: E402
-from include.training.engine import EngineSettings  # noqa: E402
-from include.training.engine_megatron import MegatronEngine  # noqa: E402
+from include.training.engines.engine import EngineSettings  # noqa: E402
 from include.training.errors import TrainingError  # noqa: E402
+from include.training.examples.batching import Batch, collate, collate_packed  # noqa: E402
 from include.training.lora import LoraSettings, add_adapters  # noqa: E402
-from include.training.megatron_pieces import LlamaPieces  # noqa: E402
-from include.training.megatron_place import engines  # noqa: E402
+from include.training.megatron.engine import MegatronEngine  # noqa: E402
+from include.training.megatron.pieces import LlamaPieces  # noqa: E402
+from include.training.megatron.place import engines  # noqa: E402
 from include.training.model_io import load_causal_lm, probe_ids  # noqa: E402
 from include.training.scoring import AnswerScorer  # noqa: E402
 from tests.training import align_store  # noqa: E402

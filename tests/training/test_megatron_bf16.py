@@ -9,10 +9,10 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load_file  # noqa: E402
 
 from include.runtime.ranks import Ranks  # noqa: E402
-from include.training.batching import collate  # noqa: E402
-from include.training.engine import EngineSettings  # noqa: E402
-from include.training.engine_megatron import MegatronEngine  # noqa: E402
-from include.training.megatron_place import engines  # noqa: E402
+from include.training.engines.engine import EngineSettings  # noqa: E402
+from include.training.examples.batching import collate  # noqa: E402
+from include.training.megatron.engine import MegatronEngine  # noqa: E402
+from include.training.megatron.place import engines  # noqa: E402
 from include.training.scoring import AnswerScorer  # noqa: E402
 from tests.training.harness import SFT, Started, Store  # noqa: E402
 from tests.training.resume_matrix import Cell, outcomes  # noqa: E402

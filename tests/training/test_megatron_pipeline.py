@@ -11,7 +11,7 @@ from safetensors.torch import load_file  # noqa: E402
 from transformers import LlamaForCausalLM  # noqa: E402
 
 from include.training.errors import TrainingError  # noqa: E402
-from include.training.megatron_pieces import LlamaPieces, check_supported  # noqa: E402
+from include.training.megatron.pieces import LlamaPieces, check_supported  # noqa: E402
 from include.training.model_io import load_causal_lm  # noqa: E402
 from tests.training import align_store  # noqa: E402
 from tests.training.harness import SFT, Started, Store  # noqa: E402

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from include.runtime.chat import Encoded
-from include.training.batching import collate, collate_packed, packed_bins
+from include.training.examples.batching import collate, collate_packed, packed_bins
 from include.training.scoring import AnswerScorer
 from tests.training.small_llama import dialogue_ids, small_llama
 

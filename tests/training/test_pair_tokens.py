@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM  # noqa: E402
 
-from include.training.losses import bradley_terry  # noqa: E402
-from include.training.pair_log_probs import all_sums, pair_sums  # noqa: E402
-from include.training.pair_tokens import _apart, by_length, laid_out_tokens, lay_out, shares_prefix  # noqa: E402
+from include.training.pairs.log_probs import all_sums, pair_sums  # noqa: E402
+from include.training.pairs.losses import bradley_terry  # noqa: E402
+from include.training.pairs.rows import TokenPair  # noqa: E402
+from include.training.pairs.tensors import _apart, by_length, laid_out_tokens, lay_out, shares_prefix  # noqa: E402
 from include.training.scoring import AnswerScorer  # noqa: E402
-from include.training.token_pairs import TokenPair  # noqa: E402
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
 

@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from include.domain.manifest import build_manifest  # noqa: E402
 from include.runtime.chat import prompt_ids  # noqa: E402
-from include.training import ppo_collect, reward_scoring  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
-from include.training.rollouts import read_rollouts  # noqa: E402
+from include.training.rl import collect as ppo_collect  # noqa: E402
+from include.training.rl import rewards as reward_scoring  # noqa: E402
+from include.training.rl.rollouts import read_rollouts  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
     PPO,
     curve,

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from include.domain.errors import IntegrityError, SpecError  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
-from include.training import ppo_sources  # noqa: E402
-from include.training.ppo_batch import Sampled  # noqa: E402
-from include.training.ppo_draw import DrawSettings  # noqa: E402
-from include.training.ppo_exchange import Exchange, Portion  # noqa: E402
-from include.training.ppo_math import truncated_weights  # noqa: E402
-from include.training.ppo_settings import LagSettings  # noqa: E402
-from include.training.ppo_sources import GeneratorSource  # noqa: E402
+from include.training.rl import sources as ppo_sources  # noqa: E402
+from include.training.rl.arithmetic import truncated_weights  # noqa: E402
+from include.training.rl.batch import Sampled  # noqa: E402
+from include.training.rl.draw import DrawSettings  # noqa: E402
+from include.training.rl.exchange import Exchange, Portion  # noqa: E402
+from include.training.rl.settings import LagSettings  # noqa: E402
+from include.training.rl.sources import GeneratorSource  # noqa: E402
 from tests.training.align_store import aligned_store, killed, ppo_spec, reward_spec, run_here  # noqa: E402
 from tests.training.harness import Started, Store  # noqa: E402
 

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from include.training.ppo_math import (  # noqa: E402
+from include.training.rl.arithmetic import (  # noqa: E402
     clipped_share,
     explained_variance,
     gae,

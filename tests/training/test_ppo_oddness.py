@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from include.runtime.reward_stats import RewardNormaliser, RunningStats
-from include.training.ppo_oddness import Oddness, known_accuracies
+from include.training.rl.oddness import Oddness, known_accuracies
 
 FIRST = {"distinct_share": 0.9, "answer_tokens": 10.0, "cut_share": 0.1, "verified_share": 0.5, "kl": 1.0}
 

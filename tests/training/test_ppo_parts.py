@@ -15,13 +15,13 @@ from include.domain.records import Message, Prompt, Reference, Rollout, prompt_i
 from include.runtime.ranks import Ranks  # noqa: E402
 from include.runtime.reward_stats import RewardNormaliser, RunningStats  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
-from include.training import reward_scoring  # noqa: E402
-from include.training.ppo_batch import MicroBatch, Plan, Sampled, answer_mask  # noqa: E402
-from include.training.ppo_checks import ModelsError, check_models, check_same_sequence, freeze  # noqa: E402
-from include.training.ppo_draw import answer_seed  # noqa: E402
-from include.training.ppo_settings import PpoSettings, RewardMix  # noqa: E402
-from include.training.reward_scoring import Answer, Member, RewardError, RewardScorer, usable_prompts, verifier_score  # noqa: E402
-from include.training.rollouts import RolloutLog, Written, read_rollouts, with_id  # noqa: E402
+from include.training.rl import rewards as reward_scoring  # noqa: E402
+from include.training.rl.batch import MicroBatch, Plan, Sampled, answer_mask  # noqa: E402
+from include.training.rl.checks import ModelsError, check_models, check_same_sequence, freeze  # noqa: E402
+from include.training.rl.draw import answer_seed  # noqa: E402
+from include.training.rl.rewards import Answer, Member, RewardError, RewardScorer, usable_prompts, verifier_score  # noqa: E402
+from include.training.rl.rollouts import RolloutLog, Written, read_rollouts, with_id  # noqa: E402
+from include.training.rl.settings import PpoSettings, RewardMix  # noqa: E402
 
 ANSWERS = [
     Sampled((1, 2, 3), (4, 5), (-0.1, -0.2), "eos"),

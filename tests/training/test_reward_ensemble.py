@@ -12,10 +12,10 @@ from include.domain.errors import SpecError  # noqa: E402
 from include.domain.parts import parts_of  # noqa: E402
 from include.runtime.reward_stats import RewardNormaliser, RunningStats, member_inputs  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
-from include.training.pair_report import BINS, by_slice, calibration, holdout_report, overfit  # noqa: E402
-from include.training.pair_scores import MemberScores, PairScores, together  # noqa: E402
-from include.training.reward_ensemble import ensemble_seeds  # noqa: E402
-from include.training.token_pairs import TokenPair, format_slice  # noqa: E402
+from include.training.pairs.rows import TokenPair, format_slice  # noqa: E402
+from include.training.reward.ensemble import ensemble_seeds  # noqa: E402
+from include.training.reward.pair_scores import MemberScores, PairScores, together  # noqa: E402
+from include.training.reward.report import BINS, by_slice, calibration, holdout_report, overfit  # noqa: E402
 from tests.training.align_store import PPO, aligned_store, curve, killed, reward_spec, run_here, shared_root  # noqa: E402
 from tests.training.harness import Started, Store  # noqa: E402
 
@@ -103,7 +103,7 @@ def test_ppo_uses_every_member_and_records_each(store: Store, done: Started) -> 
     reward = {**PPO["reward"], "combine": "minimum"}
     optimised = run_here(store, store.spec("ppo", inputs, {**PPO, "iterations": 1, "reward": reward}))
     assert optimised.code == 0
-    from include.training.rollouts import read_rollouts
+    from include.training.rl.rollouts import read_rollouts
 
     for rollout in read_rollouts(optimised.output("rollouts")):
         assert list(rollout.reward_model_checkpoint) == [done.report.outputs[name] for name in NAMES]

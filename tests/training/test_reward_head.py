@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, LlamaConfig, LlamaF
 from include.domain.errors import IntegrityError  # noqa: E402
 from include.runtime.reward_model import last_token_scores, padded, score_sequences, token_values  # noqa: E402
 from include.runtime.reward_stats import RewardNormaliser, RunningStats  # noqa: E402
-from include.training.reward_head import Critic, load_reward_model, new_reward_model, save_reward_model  # noqa: E402
+from include.training.reward.head import Critic, load_reward_model, new_reward_model, save_reward_model  # noqa: E402
 
 END = 2
 SEQUENCES = [(5, 6, 7, END), (5, 6, 9, 11, 12, END), (8, END)]

@@ -13,9 +13,9 @@ from transformers import AutoModelForSequenceClassification  # noqa: E402
 
 from include.domain.records import PreferencePair  # noqa: E402
 from include.runtime.chat import dialogue  # noqa: E402
-from include.training.batching import rows_at  # noqa: E402
+from include.training.examples.batching import rows_at  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
-from include.training.reward_head import new_reward_model  # noqa: E402
+from include.training.reward.head import new_reward_model  # noqa: E402
 from include.transforms.datasets_io import SidedRow, read_rows  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
     REWARD,
@@ -199,7 +199,7 @@ def test_an_early_stop_before_a_death_in_export_is_remembered(store: Store, monk
         raise OSError("no space left")
 
     with monkeypatch.context() as patch:
-        patch.setattr("include.training.reward_program.save_reward_model", die)
+        patch.setattr("include.training.reward.program.save_reward_model", die)
         first = run_here(store, spec)
     assert (first.code, first.report.message) == (1, "OSError: no space left")
     second = run_here(store, spec, n=2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.training.scratch import clear_older
+from include.training.examples.scratch import clear_older
 from tests.training.harness import SFT, Store
 
 KILL = str(Path(__file__).with_name("kill_at.py"))

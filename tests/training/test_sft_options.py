@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from include.domain.manifest import MANIFEST
 from include.domain.records import Demonstration, Message, Prompt, prompt_id_of
 from include.runtime.checkpoint import Checkpoint
-from include.training.batching import Batch
+from include.training.examples.batching import Batch
 from include.training.model_io import load_causal_lm
 from include.transforms.datasets_io import SidedRow
 from tests.training.align_store import curve, killed, run_here, signalled

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from include.training.token_pairs import PairCounts, PairsError, TokenPair, distinct_pairs, length_slice  # noqa: E402
+from include.training.pairs.rows import PairCounts, PairsError, TokenPair, distinct_pairs, length_slice  # noqa: E402
 
 ROWS = [
     ("p1", "a b c d e f g", "yes because x", "yes because y"),

@@ -19,16 +19,16 @@ from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import GuardTripped
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.batching import rows_at
-from include.training.engine import ENGINE_KEYS, EngineSettings
+from include.training.engines.engine import ENGINE_KEYS, EngineSettings
+from include.training.engines.optimizer_state import capture_state, restore_state
 from include.training.errors import TrainingError
+from include.training.examples.batching import rows_at
+from include.training.examples.scratch import clears_scratch
+from include.training.examples.tokenise import JoinedRows, joined_rows, preflight_all
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.model_io import load_causal_lm, load_tokenizer
-from include.training.optimizer_state import capture_state, restore_state
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
-from include.training.scratch import clears_scratch
-from include.training.tokenise import JoinedRows, joined_rows, preflight_all
 
 CONFIG_KEYS = (
     *("trainer", "steps", "global_batch", "warmup_steps", "schedule", "max_length", "learned_turns", "guards"),

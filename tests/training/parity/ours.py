@@ -4,13 +4,13 @@ from typing import Any
 
 import torch
 
-from include.training.batching import collate
-from include.training.losses import DpoObjective, PairLogProbs, bradley_terry
-from include.training.pair_log_probs import pair_sums
-from include.training.pair_tokens import lay_out
-from include.training.reward_head import SequenceScores
+from include.training.examples.batching import collate
+from include.training.pairs.log_probs import pair_sums
+from include.training.pairs.losses import DpoObjective, PairLogProbs, bradley_terry
+from include.training.pairs.rows import TokenPair
+from include.training.pairs.tensors import lay_out
+from include.training.reward.head import SequenceScores
 from include.training.scoring import AnswerScorer
-from include.training.token_pairs import TokenPair
 from tests.training.parity.cases import BETA, DIALOGUES, DPO_SETTINGS, PAD, gradients, pairs, policy, reference, reward_model
 
 

@@ -1,0 +1,97 @@
+"""From whole tensors to the part that a rank holds, and back: over tensor-parallel ranks, then over the stages of a pipeline."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from include.training.engines.optimizer_state import Named
+from include.training.errors import TrainingError
+from include.training.megatron.pieces import LlamaPieces, Piece
+from include.training.megatron.place import Place
+
+WRAPPED = "model."
+"""What the scorer's parameters are called before their Hugging Face names."""
+
+
+class Stage:
+    """What this rank knows of its stage's parameters, and of where the others lie. Every rank calls `whole` together."""
+
+    def __init__(self, pieces: LlamaPieces, place: Place, device: torch.device) -> None:
+        self.all, self.place, self.device = pieces, place, device
+        self.pieces: Sequence[Piece] = tuple(pieces.of_stage(place.pipeline.rank))
+
+    def check(self, names: Collection[str]) -> None:
+        """Refuses parameters of GPTModel that are not known here, or known ones that it lacks."""
+        if odd := sorted(set(names) ^ {piece.name for piece in self.pieces}):
+            raise TrainingError(f"engine megatron: nothing is known of the parameter {odd[0]}")
+
+    @property
+    def tied(self) -> str | None:
+        """The parameter that the first and the last stage both hold and learn, on those two; else None."""
+        if self.place.ends is None or self.all.output != "tied":
+            return None
+        return next(piece.name for piece in self.pieces if piece.how == "vocabulary")
+
+    def part(self, piece: Piece, whole: Named, suffix: str = "") -> Tensor:
+        """This rank's part of whole tensors, each named like a source and `suffix`."""
+        return self.all.cut(piece, [whole[name + suffix] for name in piece.sources])[self.place.tensor.rank]
+
+    def norm(self, gradients: Mapping[str, Tensor]) -> float:
+        """Of the whole model's gradients: what is cut is summed over its ranks, what several ranks hold counts once."""
+        kinds = {piece.name: piece for piece in self.pieces}
+        squares = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for name, value in gradients.items():
+            if not kinds[name].copy:
+                squares[int(kinds[name].how == "whole")] += torch.linalg.vector_norm(value).double().square()
+        if self.place.tensor.count > 1:
+            dist.all_reduce(squares[:1], group=self.place.tensor.group)
+        total = squares.sum()
+        if self.place.pipeline.count > 1:
+            dist.all_reduce(total, group=self.place.pipeline.group)
+        return float(total.sqrt())
+
+    def whole(self, held: Named, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Tensors by Megatron's names, joined over ranks and stages, by the trainer's names; {} but on the first rank.
+
+        `shapes`: of whole tensors, by the trainer's names.
+        """
+        found: dict[str, Tensor] = {}
+        if not held:
+            return found
+        for piece in self.all:
+            joined: Sequence[Tensor] = ()
+            if piece.stage == self.place.pipeline.rank:
+                joined = self.all.join(piece, self._parts(piece, held[piece.name]))
+            if piece.stage and self.place.first_copy:
+                joined = self._moved(piece, joined, shapes)
+            if self.place.main:
+                found |= {WRAPPED + name: value.cpu() for name, value in zip(piece.sources, joined, strict=True)}
+        return found
+
+    def of_all(self, count: Tensor) -> dict[str, Tensor]:
+        """One number under the name of every parameter; {} but on the first rank."""
+        names = [name for piece in self.all for name in piece.sources] if self.place.main else []
+        return {WRAPPED + name: count.cpu().clone() for name in names}
+
+    def _parts(self, piece: Piece, own: Tensor) -> list[Tensor]:
+        tensor = self.place.tensor
+        if tensor.count == 1 or piece.how == "whole":
+            return [own]
+        parts = [torch.empty_like(own) for _ in range(tensor.count)]
+        dist.all_gather(parts, own.contiguous(), group=tensor.group)
+        return parts
+
+    def _moved(self, piece: Piece, joined: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> list[Tensor]:
+        """A later stage's tensors on the first one; [] on all later ones."""
+        group = self.place.pipeline.group
+        if self.place.pipeline.rank == piece.stage:
+            for value in joined:
+                dist.send(value, dist.get_global_rank(group, 0), group=group)
+        if self.place.pipeline.rank:
+            return []
+        found = [torch.empty(shapes[WRAPPED + name], device=self.device) for name in piece.sources]
+        for value in found:
+            dist.recv(value, dist.get_global_rank(group, piece.stage), group=group)
+        return found

@@ -1,0 +1,249 @@
+"""A reward model from preference pairs, or an ensemble of several seeds, whatever the engine.
+
+Bradley-Terry with both sides of a pair in one forward. It stops early on the accuracy of validation pairs, never on the
+training loss; what is handed on is the best state seen there. Hold-out pairs are read once, when everything is decided.
+Members of an ensemble that were trained as runs of their own are taken as they are, and only measured together.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from include.domain.errors import SpecError
+from include.domain.outcomes import StopReason
+from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.job import Job
+from include.runtime.parts import taken
+from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
+from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
+from include.training.errors import TrainingError
+from include.training.examples.batching import micro_batches, rows_at
+from include.training.loop import LoopOutcome, StepResult, run_steps
+from include.training.model_io import load_tokenizer
+from include.training.pairs.losses import bradley_terry
+from include.training.pairs.rows import PairCounts, PairsError, TokenPair, encoder, pairs_of
+from include.training.pairs.tensors import PairTokens, by_length, lay_out
+from include.training.reward.ensemble import EnsembleTrainer, ensemble_seeds, member_name
+from include.training.reward.head import SequenceScores, new_reward_model, save_reward_model
+from include.training.reward.measurements import write_measurements
+from include.training.reward.pair_scores import MemberScores, PairScores, validation_accuracy
+from include.training.reward.report import holdout_figures, holdout_report, overfit, validation_figures
+from include.training.reward.taken_members import TakenMembers, hand_on
+from include.training.schedule import ScheduleSettings, learning_rate_at
+
+CONFIG_KEYS = (
+    *(
+        "steps",
+        "global_batch",
+        "warmup_steps",
+        "schedule",
+        "max_length",
+        "clip",
+        "epsilon",
+        "early_stop",
+        "eval_pairs",
+        "max_identical_share",
+        "seeds",
+    ),
+    *ENGINE_KEYS,
+)
+
+
+class RewardTrainer:
+    """One update a step, a look at validation pairs every few; the best state seen there travels along."""
+
+    def __init__(self, job: Job, engine: Engine, train: Sequence[TokenPair], validation: Sequence[TokenPair], seed: int) -> None:
+        early = job.config.section("early_stop", {})
+        early.only("every_steps", "patience")
+        self.engine = engine
+        self.train_pairs = train
+        self.validation_pairs = validation[: job.config.positive("eval_pairs", 64)]
+        self.seed = seed
+        self.total = job.config.positive("steps")
+        self.global_batch = job.config.positive("global_batch")
+        self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
+        self.schedule = ScheduleSettings.of(job.config, self.total)
+        self.every_steps = early.positive("every_steps", 10)
+        self.patience = early.positive("patience", 3)
+        self.dataset = job.input_digest("preferences")
+        self.best: dict[str, torch.Tensor] = {}
+        """On the first rank."""
+        self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
+
+    def train_step(self, step: int) -> StepResult:
+        self.engine.train()
+        chosen = rows_at(step, self.global_batch, len(self.train_pairs), self.seed)
+        pairs = [self.train_pairs[i] for i in self.engine.data.share(chosen)]
+        found = self.engine.learn(self._micro_batches(pairs, len(chosen)))
+        rate = learning_rate_at(step, self.schedule)
+        norm = self.engine.step(rate)
+        whole = dict(zip(found, self.engine.data.total(*found.values()), strict=True))
+        tokens = int(whole.pop("tokens"))
+        metrics = {**whole, "grad_norm": norm, "learning_rate": rate}
+        if (step + 1) % self.every_steps and step + 1 < self.total:
+            return StepResult(metrics, tokens)
+        metrics |= self._look(step + 1)
+        return StepResult(metrics, tokens, StopReason.EARLY_STOP if self._done(step + 1) else None)
+
+    def _micro_batches(self, pairs: Sequence[TokenPair], count: int) -> Iterator[MicroBatch]:
+        """Of this rank's pairs; `count`: pairs of the whole step."""
+        weight = self.engine.data.total(sum(pair.weight for pair in pairs))[0]
+        for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
+            yield MicroBatch(self._laid(part).ends, partial(_measured, part, count, weight))
+
+    def _laid(self, pairs: Sequence[TokenPair]) -> PairTokens:
+        """Both sides of pairs for one forward; where a side stands in it means nothing."""
+        return lay_out(pairs, 0, self.engine.module.model).to(self.engine.device)
+
+    @torch.no_grad()
+    def score(self, pairs: Sequence[TokenPair]) -> PairScores:
+        """Raw scores of pairs under the present weights, without gradients."""
+        self.engine.eval()
+        chosen, rejected = [0.0] * len(pairs), [0.0] * len(pairs)
+        for part in micro_batches(by_length(pairs), self.micro_batch):
+            scores = self.engine(**self._laid([pairs[i] for i in part]).ends).tolist()
+            for index, good, bad in zip(part, scores[: len(part)], scores[len(part) :], strict=True):
+                chosen[index], rejected[index] = good, bad
+        return PairScores(chosen, rejected)
+
+    def _look(self, step: int) -> dict[str, float]:
+        seen = validation_accuracy(self.score(self.validation_pairs))
+        if (seen["accuracy"], -seen["loss"]) > self.best_seen:
+            self.best_step, self.best_seen, self.looks_since = step, (seen["accuracy"], -seen["loss"]), 0
+            self.best = dict(self.engine.weights())
+        else:
+            self.looks_since += 1
+        return {f"validation_{name}": value for name, value in seen.items()} | {"best_step": float(self.best_step)}
+
+    def _done(self, step: int) -> bool:
+        return self.looks_since >= self.patience and step < self.total
+
+    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Puts these weights, a best state, in place of the present ones."""
+        if not weights:
+            raise TrainingError("no look at the validation pairs was taken: there is no best state")
+        own = dict(self.engine.module.named_parameters())
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+
+    def capture(self) -> Snapshot:
+        state = {"best_step": self.best_step, "best_seen": list(self.best_seen), "looks_since": self.looks_since}
+        groups = {**self.engine.capture(), **({"best": self.best} if self.best else {})}
+        return Snapshot(groups, {**state, "dataset": self.dataset, "rows": len(self.train_pairs)})
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        saved = (checkpoint.state["dataset"], checkpoint.state["rows"])
+        if saved != (self.dataset, len(self.train_pairs)):
+            raise TrainingError(
+                f"{checkpoint.path} was made on {saved}, this run reads {(self.dataset, len(self.train_pairs))}: its position means nothing"
+            )
+        self.engine.restore(checkpoint)
+        self.best_step, self.looks_since = checkpoint.state["best_step"], checkpoint.state["looks_since"]
+        self.best_seen = (checkpoint.state["best_seen"][0], checkpoint.state["best_seen"][1])
+        self.best = checkpoint.load("best") if "best" in checkpoint.groups else {}
+
+
+def _measured(pairs: Sequence[TokenPair], count: int, weight: float, scores: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, float]]:
+    """Loss and figures of a micro-batch; `count` and `weight` are those of the whole step."""
+    chosen_P, rejected_P = scores[: len(pairs)], scores[len(pairs) :]
+    weights_P = torch.tensor([pair.weight for pair in pairs], device=scores.device)
+    share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
+    return share, {
+        "loss": float(share.detach()),
+        "accuracy": float((chosen_P > rejected_P).sum()) / count,
+        "margin": float((chosen_P - rejected_P).detach().sum()) / count,
+        "tokens": sum(len(pair.chosen) + len(pair.rejected) for pair in pairs),
+    }
+
+
+def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
+    """Base and preferences in; a scorer for each seed and their measurements on hold-out pairs out."""
+    job.config.only(*CONFIG_KEYS)
+    base = job.input("base")
+    encode = encoder(load_tokenizer(base))
+    train, train_counts = pairs_of(job, "train", encode)
+    validation, validation_counts = pairs_of(job, "validation", encode)
+    if not train or not validation:
+        raise PairsError(f"{len(train)} training and {len(validation)} validation pairs: both are needed, as the run stops on the latter")
+    attention = job.config.text("attention", ("sdpa", "eager"), "sdpa")
+
+    def begin(seed: int) -> RewardTrainer:
+        engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
+        return RewardTrainer(job, engine, train, validation, seed)
+
+    ensemble, outcome = _all_members(job, begin)
+    ensemble.trainer.engine.publish()
+    holdout, holdout_counts = pairs_of(job, "holdout", encode)
+    members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
+    with job.output("measurements", "report", {"stage": job.stage}) as folder:
+        write_measurements(job, folder, holdout, members)
+    measured, report = holdout_figures(holdout, members), holdout_report(holdout, members)
+    counts = {"train": train_counts, "validation": validation_counts, "holdout": holdout_counts}
+    validated = validation_figures(members)
+    job.complete(
+        {**outcome.metrics(), **_told(counts), **validated, **measured, "best_step": float(members[0].best_step)},
+        {**_summary(job, members, counts, {**validated, **measured}), "holdout": report},
+        outcome.stop_reason,
+    )
+
+
+def _all_members(job: Job, begin: Callable[[int], RewardTrainer]) -> tuple[EnsembleTrainer | TakenMembers, LoopOutcome]:
+    """Every member with its training behind it: done here, or taken from the runs that did it."""
+    seeds = ensemble_seeds(job.config, job.seed)
+    if parts := taken(job):
+        job.expect(len(seeds))
+        found = TakenMembers(begin, seeds, list(parts.values()))
+        job.record(len(seeds), {"members": float(len(seeds))})
+        return found, LoopOutcome(0, len(seeds))
+    if 0 < (kept := job.settings.integer("keep_best", 0)) < len(seeds) - 1:
+        raise SpecError(f"settings.keep_best is {kept}: the members of an ensemble of {len(seeds)} are kept until all are trained; set 0")
+    ensemble = EnsembleTrainer(begin, seeds)
+    return ensemble, run_steps(job, ensemble, ensemble.total)
+
+
+def _finished(
+    job: Job, base: Path, ensemble: EnsembleTrainer | TakenMembers, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
+) -> MemberScores:
+    """One member's best state, written as a model with the statistics of its own validation scores; what it says of both sides."""
+    trainer, finished = ensemble.trainer, ensemble.finished[index]
+    trainer.use(ensemble.best_of(index, job.checkpoints.at))
+    validated, held = trainer.score(sides[0]), trainer.score(sides[1])
+    member = MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
+    meta = {"stage": job.stage, "key": job.spec.key, "best_step": finished.best_step, "seed": finished.seed}
+    with job.output(member_name(index), "reward_model", meta) as folder:
+        if isinstance(ensemble, TakenMembers):
+            hand_on(ensemble.folders[index], folder)
+            return replace(member, normaliser=RewardNormaliser.read(folder))
+        accuracy = validation_accuracy(validated)["accuracy"]
+        save_reward_model(trainer.engine.module.model, base, folder, member.normaliser, {"validation_accuracy": accuracy})
+    return member
+
+
+def _normaliser(job: Job, scores: PairScores) -> RewardNormaliser:
+    """From the raw scores of all validation answers, by the weights that are handed on."""
+    stats = RunningStats.of([*scores.chosen, *scores.rejected])
+    if not stats.std > 0:
+        raise TrainingError(f"all {stats.count} validation answers have the score {stats.mean}: this model tells nothing apart")
+    return RewardNormaliser(stats, job.config.number("epsilon", EPSILON), job.config.number("clip", CLIP))
+
+
+def _told(counts: Mapping[str, PairCounts]) -> dict[str, float]:
+    return {name: value for side, of_side in counts.items() for name, value in of_side.metrics(side).items()}
+
+
+def _summary(
+    job: Job, members: Sequence[MemberScores], counts: Mapping[str, PairCounts], figures: Mapping[str, float]
+) -> dict[str, object]:
+    found = overfit(figures["validation_accuracy"], figures.get("holdout_accuracy"))
+    if found:
+        job.warn(found)
+    dropped = {
+        side: {"identical_at_start": c.identical_at_start, "identical_after_truncation": c.identical_after_truncation}
+        for side, c in counts.items()
+    }
+    listed = [{"name": member_name(i), "seed": m.seed, "best_step": m.best_step} for i, m in enumerate(members)]
+    return {"best_step": members[0].best_step, "overfit_warning": found is not None, "pairs_dropped": dropped, "members": listed}

@@ -1,0 +1,173 @@
+"""What trainer and generator hand each other, as files in the attempt's folder: numbered weights one way, answers the other.
+
+    exchange/plan.json                          what to draw, written once
+    exchange/weights/v00003/                    actor.safetensors, version.json: the actor after 3 iterations
+    exchange/answers/00004-0002.json            portion 2 of iteration 4, with the version that wrote it
+    exchange/ready                              the generator has loaded its model; holds its process id
+    exchange/closed/00004                       the trainer has what it needs of iteration 4; more is not wanted
+    exchange/stop                               the trainer is done
+
+Everything is written aside and renamed, so a reader sees it whole or not at all. The folder belongs to one attempt: what a
+dead attempt left is looked at by nobody, and so it is void.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from include.domain.canonical import sha256_file
+from include.domain.errors import IntegrityError
+from include.training.rl.batch import Sampled
+from include.training.rl.draw import DrawSettings
+
+FOLDER = "exchange"
+WEIGHTS = "actor.safetensors"
+
+
+@dataclass(frozen=True)
+class GeneratorPlan:
+    """All that the generator knows of the run. `ahead`: iterations it may be ahead of the newest weights."""
+
+    policy: str
+    attention: str
+    threads: int
+    first: int
+    iterations: int
+    ahead: int
+    encoded: tuple[tuple[int, ...], ...]
+    draw: DrawSettings
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Some answers of one iteration, all by one version of the actor."""
+
+    version: int
+    updates: int
+    answers: tuple[Sampled, ...]
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> "Portion":
+        """Of what `asdict` gave."""
+        made = tuple(Sampled(tuple(a["prompt"]), tuple(a["tokens"]), tuple(a["log_probs"]), a["finish_reason"]) for a in body["answers"])
+        return cls(int(body["version"]), int(body["updates"]), made)
+
+
+class Exchange:
+    """One attempt's exchange folder, from either end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def fresh(cls, attempt: Path) -> "Exchange":
+        """An empty one below the attempt's folder."""
+        folder = attempt / FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        for name in ("weights", "answers", "closed"):
+            (folder / name).mkdir(parents=True)
+        return cls(folder)
+
+    def put_plan(self, plan: GeneratorPlan) -> None:
+        self._put(self.folder / "plan.json", asdict(plan))
+
+    def plan(self) -> GeneratorPlan:
+        body = json.loads((self.folder / "plan.json").read_text("utf-8"))
+        drawn = DrawSettings(**{**body["draw"], "stop_ids": tuple(body["draw"]["stop_ids"])})
+        return GeneratorPlan(**{**body, "draw": drawn, "encoded": tuple(tuple(ids) for ids in body["encoded"])})
+
+    def publish(self, version: int, updates: int, weights: Mapping[str, torch.Tensor], keep: int) -> None:
+        """The actor as version `version`; of the older ones the newest `keep` stay."""
+        final = self.folder / "weights" / f"v{version:05d}"
+        aside = final.with_name(final.name + ".tmp")
+        aside.mkdir()
+        save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, aside / WEIGHTS)
+        body = {"version": version, "updates": updates, "sha256": sha256_file(aside / WEIGHTS)}
+        (aside / "version.json").write_text(json.dumps(body), "utf-8")
+        os.rename(aside, final)
+        for old in self.versions()[: -keep - 1]:
+            shutil.rmtree(self.folder / "weights" / f"v{old:05d}", ignore_errors=True)
+
+    def versions(self) -> list[int]:
+        return sorted(int(path.name[1:]) for path in (self.folder / "weights").iterdir() if path.name[1:].isdecimal())
+
+    def load(self, version: int, model: Any) -> int:
+        """Puts the weights of `version` into `model`; gives the optimiser steps behind them.
+
+        Raises:
+            IntegrityError: they are not there (any more), are of other bytes, or of another model.
+        """
+        folder = self.folder / "weights" / f"v{version:05d}"
+        try:
+            body = json.loads((folder / "version.json").read_text("utf-8"))
+            if (seen := sha256_file(folder / WEIGHTS)) != body["sha256"]:
+                raise IntegrityError(f"{folder / WEIGHTS} is corrupt: its bytes give {seen}, published was {body['sha256']}")
+            weights = load_file(folder / WEIGHTS)
+        except OSError as error:
+            raise IntegrityError(f"version {version} of the actor is not in {folder.parent}: {error}") from error
+        own = dict(model.named_parameters())
+        if set(own) != set(weights):
+            raise IntegrityError(f"{folder} holds other weights than this model has: {sorted(set(own) ^ set(weights))[:3]}")
+        with torch.no_grad():
+            for name, value in weights.items():
+                own[name].copy_(value)
+        return int(body["updates"])
+
+    def put_answers(self, iteration: int, number: int, portion: Portion) -> None:
+        self._put(self._answers(iteration, number), asdict(portion))
+
+    def answers(self, iteration: int, number: int) -> Portion | None:
+        """A portion, or None while it is not there."""
+        try:
+            return Portion.from_json(json.loads(self._answers(iteration, number).read_text("utf-8")))
+        except FileNotFoundError:
+            return None
+
+    def take_away(self, used: Sequence[tuple[int, int]], before: int) -> int:
+        """Removes the portions of iterations below `before`; gives the answers among them that are not in `used`: they came too late."""
+        late = 0
+        for path in sorted((self.folder / "answers").glob("*.json")):
+            iteration, number = (int(part) for part in path.stem.split("-"))
+            if iteration < before:
+                if (iteration, number) not in used and (portion := self.answers(iteration, number)) is not None:
+                    late += len(portion.answers)
+                path.unlink()
+        return late
+
+    def close(self, iteration: int) -> None:
+        (self.folder / "closed" / f"{iteration:05d}").touch()
+
+    def closed(self, iteration: int) -> bool:
+        return (self.folder / "closed" / f"{iteration:05d}").exists()
+
+    def ready(self) -> None:
+        """Said by the generator once it can draw."""
+        aside = self.folder / "ready.tmp"
+        aside.write_text(str(os.getpid()), "utf-8")
+        os.replace(aside, self.folder / "ready")
+
+    @property
+    def is_ready(self) -> bool:
+        return (self.folder / "ready").exists()
+
+    def stop(self) -> None:
+        (self.folder / "stop").touch()
+
+    @property
+    def stopped(self) -> bool:
+        return (self.folder / "stop").exists() or not self.folder.exists()
+
+    def _answers(self, iteration: int, number: int) -> Path:
+        return self.folder / "answers" / f"{iteration:05d}-{number:04d}.json"
+
+    def _put(self, path: Path, body: Mapping[str, Any]) -> None:
+        aside = path.with_name(path.name + ".tmp")
+        aside.write_text(json.dumps(body), "utf-8")
+        os.replace(aside, path)

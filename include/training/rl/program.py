@@ -1,0 +1,248 @@
+"""PPO: actor, frozen reference, frozen reward model, critic; drawing by itself, so that the policy lag is 0, or beside a generator.
+
+An iteration: prompts → rollouts → scores → KL against the reference → values → advantages → update of actor and critic.
+Differences from the papers: the KL penalty is per token and its controller steps by a factor (not proportionally);
+rewards are measured in deviations of the reward model's validation set.
+
+On several ranks each draws, scores and learns from its part; in between all of them hold the whole batch, so that KL,
+advantages, normalisers and guards are those of one rank.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from include.domain.errors import SpecError
+from include.domain.records import Prompt
+from include.runtime.chat import eos_ids, prompt_ids
+from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.errors import CheckpointError
+from include.runtime.job import Job
+from include.training.errors import TrainingError
+from include.training.examples.batching import pad_id_of
+from include.training.examples.heldout import answer_check
+from include.training.loop import StepResult, run_steps
+from include.training.model_io import load_tokenizer, save_model
+from include.training.rl.actor import MakeActorEngine
+from include.training.rl.ages import Ages
+from include.training.rl.arithmetic import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.rl.batch import Plan, answer_mask, sampler_log_probs
+from include.training.rl.checks import check_same_sequence
+from include.training.rl.collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
+from include.training.rl.draw import DrawSettings
+from include.training.rl.guards import BatchFigures, Guards, GuardStop
+from include.training.rl.models import Models
+from include.training.rl.oddness import Oddness, known_accuracies
+from include.training.rl.rewards import RewardScorer, usable_prompts
+from include.training.rl.settings import PpoSettings, guard_limits, kl_controller
+from include.training.rl.sources import AnswerSource, answer_source
+from include.training.rl.update import Learner, Lesson, Looked, critic_quality
+from include.transforms.datasets_io import read_rows
+
+QUANTILES = (0.05, 0.5, 0.95)
+
+
+class PpoTrainer:
+    """A step is an iteration. State: both engines, KL controller, normalisers, guards' history, rollouts so far."""
+
+    def __init__(self, job: Job, learner: Learner, collector: Collector, source: AnswerSource, pad_id: int) -> None:
+        self.job = job
+        self.source = source
+        self.settings = learner.settings
+        self.learner = learner
+        self.collector = collector
+        self.pad_id = pad_id
+        self.kl = kl_controller(job.config)
+        self.guards = Guards(guard_limits(job.config), self.kl.target)
+        self.micro_batch = job.settings.positive("micro_batch", self.settings.minibatch)
+        self.updates = 0
+        self.ages = Ages(job.input("policy"), self.settings, source)
+        self.oddness = Oddness()
+
+    def train_step(self, step: int) -> StepResult:
+        self._modes(training=False)
+        drawn = self.source.draw(step, self.learner.drawing.model(), self.updates)
+        batch = self.collector.collect(step, drawn)
+        figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
+        self.oddness.see(figures)
+        self.guards.check_rewards(batch.missing, len(batch.scored))
+        sizes = (self.settings.minibatch, self.micro_batch)
+        plan = Plan.of(batch.sampled, sizes, self.pad_id, self.job.seed + step, self.job.ranks)
+        lesson, told = self._lesson(batch, plan)
+        self._modes(training=True)
+        learnt = self.learner.update(plan, lesson, lambda gap: self._first(gap, figures))
+        self.updates += self.settings.epochs * len(plan.minibatches)
+        self.source.published(step + 1, self.learner.drawing.model(), self.updates)
+        figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "value_explained": critic_quality(lesson)}
+        self._guard(step, figures)
+        figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
+        return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled))
+
+    def _lesson(self, batch: Collected, plan: Plan) -> tuple[Lesson, dict[str, float]]:
+        """Rewards, advantages and returns of a batch, and what is told of them."""
+        settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
+        looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
+        self._check_sampler(batch, looked, mask_BT)
+        weight_BT, aged = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
+        if settings.precision == "fp32":
+            self.guards.check_first_ratio(aged.get("behaviour_ratio_gap", 0.0), settings.ratio_tolerance)
+        ratio_BT = (looked.old_BT - looked.reference_BT) * mask_BT
+        score_B = torch.tensor([0.0 if scored.missing else scored.score for scored in batch.scored])
+        reward_BT = token_rewards(score_B, ratio_BT, mask_BT, self.kl.coefficient)
+        seen = gae(reward_BT, looked.value_BT, mask_BT, settings.gamma, settings.lam)
+        advantage_BT = whiten(seen.advantage_BT, mask_BT) if settings.whiten else seen.advantage_BT
+        told = {
+            "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
+            "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
+            **aged,
+            **_quantiles("score", score_B[mask_BT.any(1)]),
+            **_quantiles("kl", ratio_BT.sum(1)[mask_BT.any(1)]),
+            **_quantiles("advantage", seen.advantage_BT[mask_BT > 0]),
+        }
+        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weight_BT), told
+
+    def _check_sampler(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor) -> None:
+        """In float32 the trainer must find the very log-probabilities with which the sampler drew; at lag 0 they are the present ones."""
+        own_BT = mask_BT * (torch.tensor(batch.lags) == 0)[:, None]
+        self.sampler_gap = largest_ratio_gap(looked.old_BT, sampler_log_probs(batch.sampled), own_BT)
+        if self.settings.precision == "fp32":
+            self.guards.check_first_ratio(self.sampler_gap, self.settings.ratio_tolerance)
+
+    def _first(self, gap: float, figures: dict[str, float]) -> None:
+        figures |= {"first_ratio_gap": gap, "sampler_ratio_gap": self.sampler_gap}
+        self.guards.check_first_ratio(gap, self.settings.ratio_tolerance)
+
+    def _guard(self, step: int, figures: Mapping[str, float]) -> None:
+        seen = BatchFigures(
+            kl=figures["kl"],
+            ratio=figures["ratio"],
+            policy_loss=figures["policy_loss"],
+            value_loss=figures["value_loss"],
+            entropy=figures["entropy"],
+            mean_length=figures["answer_tokens"],
+            distinct_share=figures["distinct_share"],
+            model_reward=figures["model_reward"],
+            verified=figures.get("verified_share"),
+        )
+        try:
+            self.guards.check(seen)
+        except GuardStop:
+            self.job.record(step + 1, figures)  # so that what the guard saw is in the curves too
+            raise
+
+    def _modes(self, *, training: bool) -> None:
+        for engine in (self.learner.actor, self.learner.critic):
+            engine.train() if training else engine.eval()
+
+    def capture(self) -> Snapshot:
+        groups = {**self.learner.actor.capture("actor"), **self.learner.critic.capture("critic")}
+        state = {
+            "kl": self.kl.state(),
+            "guards": self.guards.state(),
+            "normalisers": self.collector.scorer.state(),
+            "rollouts": self.collector.log.state(),
+            "updates": self.updates,
+            "ages": self.ages.state(),
+            "oddness": self.oddness.state(),
+            "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
+        }
+        return Snapshot(groups, state)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        own = [self.job.input_digest("prompts"), len(self.collector.prompts)]
+        if (saved := list(checkpoint.state["prompts"])) != own:
+            raise CheckpointError(f"{checkpoint.path} was made on prompts {saved}, this run reads {own}: its position means nothing")
+        self.learner.actor.restore(checkpoint, "actor")
+        self.learner.critic.restore(checkpoint, "critic")
+        self.learner.drawing.changed()
+        self.kl.load_state(checkpoint.state["kl"])
+        self.guards.load_state(checkpoint.state["guards"])
+        self.collector.scorer.load_state(checkpoint.state["normalisers"])
+        self.collector.log.load_state(checkpoint.state["rollouts"])
+        self.updates = checkpoint.state["updates"]
+        self.ages.load_state(checkpoint.state["ages"])
+        self.oddness.load_state(checkpoint.state["oddness"])
+
+
+def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
+    if not len(values):
+        return {}
+    found = torch.quantile(values.double(), torch.tensor(QUANTILES, dtype=torch.float64)).tolist()
+    return {f"{name}_p{round(q * 100):02d}": value for q, value in zip(QUANTILES, found, strict=True)}
+
+
+def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
+    """Policy, reference, reward model(s) and prompts in; policy and rollouts out."""
+    settings = PpoSettings.of(job.config)
+    if settings.minibatch % job.ranks.count:
+        raise SpecError(
+            f"config.minibatch {settings.minibatch} cannot be shared equally by {job.ranks.count} ranks: set it to a multiple, or change job.tasks"
+        )
+    tokenizer = load_tokenizer(job.input("policy"))
+    prompts, unreadable = usable_prompts(_prompts(job), settings.reward)
+    models = Models.load(job, settings)
+    actor, members = models.actor, models.members
+    pad_id = pad_id_of(tokenizer)
+    rows = job.settings.positive("micro_batch", settings.minibatch)
+    encoded = encode_prompts(tokenizer, prompts)
+    collector = Collector(job, settings, tokenizer, RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows), encoded)
+    check_lengths({prompt_id: ids for prompt_id, (_, ids) in encoded.items()}, settings)
+    check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
+    before = _answers(job, actor, tokenizer, "before")
+    learner = models.learner(job, settings, make_engine)
+    draws = DrawSettings(
+        seed=job.seed,
+        prompts_per_iteration=settings.prompts_per_iteration,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_new_tokens,
+        precision=settings.precision,
+        stop_ids=tuple(sorted(eos_ids(tokenizer))),
+        portion=job.settings.positive("generation_batch", 64),
+    )
+    with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
+        trainer = PpoTrainer(job, learner, collector, source, pad_id)
+        outcome = run_steps(job, trainer, settings.iterations)
+    learner.actor.publish()
+    if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):
+        job.warn(said)
+    after = _answers(job, actor, tokenizer, "after")
+    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
+        save_model(actor, job.input("policy"), folder)
+    with job.output("rollouts", "rollout_batch", {"stage": job.stage, "key": job.spec.key}) as folder:
+        rollouts = collector.log.assemble(folder)
+    counts = {name: float(rollouts[name]) for name in ("expected", "count", "missing_rewards")}
+    metrics = {
+        **outcome.metrics(),
+        **{f"rollouts_{k}": v for k, v in counts.items()},
+        "kl_coefficient": trainer.kl.coefficient,
+        **trainer.ages.totals(),
+        **before,
+        **after,
+    }
+    job.complete(
+        {**metrics, "prompts": float(len(prompts)), "prompts_unreadable": float(unreadable)}, {"rollouts": counts}, outcome.stop_reason
+    )
+
+
+def _prompts(job: Job) -> list[Prompt]:
+    """Training prompts set apart for RL."""
+    rows = [row for row in read_rows(job.input("prompts"), "train") if row.use == "rl"]
+    if not rows:
+        raise TrainingError(f"{job.input('prompts')} has no training prompt of use 'rl'")
+    return [Prompt.from_json(row.record) for row in rows]
+
+
+def _probe(job: Job, name: str, prompt: Prompt) -> Sequence[int]:
+    """One prompt as the tokenizer and template in this model's own folder write it."""
+    return prompt_ids(load_tokenizer(job.input(name)), prompt.messages, prompt.tools)
+
+
+def _answers(job: Job, model: Any, tokenizer: Any, when: str) -> dict[str, float]:
+    """Greedy answers to validation prompts, as far as the run asks for them."""
+    limit = job.config.integer("eval_rows", 0)
+    if limit <= 0:
+        return {}
+    prompts = [Prompt.from_json(row.record) for row in read_rows(job.input("prompts"), "validation")][:limit]
+    found = answer_check(model, tokenizer, prompts, job.config.positive("max_new_tokens"), job.settings.positive("generation_batch", 64))
+    return {f"heldout_{name}_{when}": value for name, value in found.items()}

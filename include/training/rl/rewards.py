@@ -1,0 +1,135 @@
+"""From an answer to its score: reward models, each normalised by its own statistics, put together and clipped; then the
+verifier and the length penalty on top. Every part is recorded. A missing part makes the reward missing, never 0."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+from include.domain.errors import AlignmentError
+from include.domain.records import Prompt
+from include.runtime.ranks import Ranks
+from include.runtime.reward_model import score_sequences
+from include.runtime.reward_stats import RewardNormaliser, ensemble_score
+from include.training.rl.settings import RewardMix
+from include.verifiers.registry import verify
+
+
+class RewardError(AlignmentError):
+    """Rewards cannot be given at all; the message says why."""
+
+
+@dataclass
+class Member:
+    """One reward model of the ensemble. Its statistics go on from those stored with it; its folder never changes."""
+
+    name: str
+    model: Any
+    normaliser: RewardNormaliser
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is scored: the whole sequence (prompt and answer, end token included) and the answer's text."""
+
+    prompt: Prompt
+    sequence: Sequence[int]
+    tokens: int
+    text: str
+
+
+@dataclass(frozen=True)
+class Scored:
+    """score: NaN when a part of it is missing. verified: right by the verifier, None without one or undecided."""
+
+    score: float
+    model: float
+    verified: bool | None
+    in_form: bool | None
+    components: Mapping[str, float]
+
+    @property
+    def missing(self) -> bool:
+        return not math.isfinite(self.score)
+
+
+class RewardScorer:
+    """Scores batches of answers; `members` may be one reward model or an ensemble."""
+
+    def __init__(self, members: Sequence[Member], mix: RewardMix, max_new_tokens: int, pad_id: int, rows: int) -> None:
+        if not members:
+            raise RewardError("PPO needs a reward model, also where the verifier alone is weighed: the critic starts from it")
+        self.members = list(members)
+        self._mix = mix
+        self._max_new_tokens = max_new_tokens
+        self._pad_id = pad_id
+        self._rows = rows
+
+    def score(self, answers: Sequence[Answer], ranks: Ranks | None = None) -> list[Scored]:
+        """Each answer's score, by the statistics known before this batch; then the batch joins them.
+
+        On several ranks each scores a part; all then know all scores, and merge the whole batch into the statistics at once,
+        so that these are the very same numbers on every rank, whatever the number of ranks.
+        """
+        ranks = ranks or Ranks()
+        own = ranks.deal(answers)
+        raw = [score_sequences(member.model, [a.sequence for a in own], self._pad_id, self._rows) for member in self.members]
+        rows = [[member_raw[i] for member_raw in raw] for i in range(len(own))]
+        scored = [self._one(answer, of_answer) for answer, of_answer in zip(own, rows, strict=True)]
+        together = ranks.collect([(of_answer, astuple(one)) for of_answer, one in zip(rows, scored, strict=True)])
+        for at, member in enumerate(self.members):
+            member.normaliser = member.normaliser.seen([of_answer[at] for of_answer, _ in together])
+        return [Scored(*one) for _, one in together]
+
+    def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
+        model = ensemble_score(raw, [member.normaliser for member in self.members], self._mix.combine, self._mix.clip)
+        parts = {f"raw_{member.name}": value for member, value in zip(self.members, raw, strict=True)}
+        if len(self.members) > 1:
+            own = zip(self.members, raw, strict=True)
+            parts |= {f"normalised_{member.name}": member.normaliser.normalise(value) for member, value in own}
+        parts["model"] = model
+        used = answer.tokens / self._max_new_tokens
+        parts["length_penalty"] = -self._mix.length_penalty * used
+        score = parts["length_penalty"] + (self._mix.model_weight * model if self._mix.model_weight else 0.0)
+        right, in_form = self._verify(answer)
+        if self._mix.verifier_weight:
+            parts["verifier"] = verifier_score(right, in_form)
+            score += self._mix.verifier_weight * parts["verifier"]
+        parts["score"] = score
+        return Scored(score, model, right, in_form, {name: value for name, value in parts.items() if math.isfinite(value)})
+
+    def _verify(self, answer: Answer) -> tuple[bool | None, bool | None]:
+        if answer.prompt.reference is None:
+            return None, None
+        result = verify(answer.prompt.reference, answer.text)
+        return result.right, result.in_form
+
+    def state(self) -> dict[str, Any]:
+        return {member.name: member.normaliser.to_json() for member in self.members}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        for member in self.members:
+            member.normaliser = RewardNormaliser.from_json(state[member.name])
+
+
+def verifier_score(right: bool | None, in_form: bool | None) -> float:
+    """Right first, then the asked form: 1, 1/3, −1/3, −1; NaN where the verifier cannot decide."""
+    if right is None:
+        return math.nan
+    return (4 * right + 2 * bool(in_form)) / 3 - 1
+
+
+def usable_prompts(prompts: Sequence[Prompt], mix: RewardMix) -> tuple[list[Prompt], int]:
+    """Prompts that can be rewarded, and how many cannot: with a weighed verifier, those whose reference it cannot read.
+
+    Raises:
+        RewardError: a verifier is weighed and no prompt is left.
+    """
+    if not mix.verifier_weight:
+        return list(prompts), 0
+    kept = [p for p in prompts if p.reference is not None and verify(p.reference, "").right is not None]
+    if not kept:
+        raise RewardError(
+            f"reward.verifier_weight is {mix.verifier_weight}, and none of {len(prompts)} prompts has a reference the verifier reads"
+        )
+    return kept, len(prompts) - len(kept)

@@ -1,0 +1,165 @@
+"""PPO's learning step: what the models say of a batch before it is learnt from, and the clipped update itself.
+
+On several ranks each passes its part of every minibatch through the models. What they say is put together, so that all ranks
+hold the whole batch, and whatever is counted over it (KL, whitening, guards) is one figure, the same on each.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from include.runtime.ranks import Ranks
+from include.training.engines.precision import precision_context
+from include.training.rl.actor import DrawingActor
+from include.training.rl.arithmetic import clipped_share, explained_variance, largest_ratio_gap, masked_mean, policy_losses, value_losses
+from include.training.rl.batch import MicroBatch, Plan
+from include.training.rl.settings import PpoSettings
+
+
+@dataclass(frozen=True)
+class Looked:
+    """B × T each: log π_old, log π_ref, V, all before the update."""
+
+    old_BT: Tensor
+    reference_BT: Tensor
+    value_BT: Tensor
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learnt: B × T each. `mask_BT` is 1 on tokens that count."""
+
+    old_BT: Tensor
+    value_BT: Tensor
+    advantage_BT: Tensor
+    return_BT: Tensor
+    mask_BT: Tensor
+    weight_BT: Tensor | None = None
+    """Importance weights of answers by an earlier actor; None: all were drawn by this one."""
+
+
+@dataclass
+class Figures:
+    """Token-weighted means over all passes of an update."""
+
+    totals: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    weight: float = 0.0
+    gradient_norms: dict[str, list[float]] = field(default_factory=lambda: {"actor": [], "critic": []})
+
+    def add(self, values: Mapping[str, Tensor], weight: float) -> None:
+        for name, value in values.items():
+            self.totals[name] += float(value.detach()) * weight
+        self.weight += weight
+
+    def means(self, ranks: Ranks) -> dict[str, float]:
+        """Over the tokens of all ranks; every one of them calls it."""
+        weight, *totals = ranks.total(self.weight, *self.totals.values())
+        means = {name: total / weight for name, total in zip(self.totals, totals, strict=True)} if weight else {}
+        norms = {f"{role}_gradient_norm": sum(norms) / len(norms) for role, norms in self.gradient_norms.items() if norms}
+        return means | norms
+
+
+class Learner:
+    """Actor and critic in their engines, the frozen reference and the actor that draws beside them."""
+
+    def __init__(self, actor: Any, critic: Any, reference: Any, settings: PpoSettings, drawing: DrawingActor) -> None:
+        self.actor = actor
+        self.drawing = drawing
+        self.critic = critic
+        self.reference = reference
+        self.settings = settings
+
+    @property
+    def ranks(self) -> Ranks:
+        ranks: Ranks = self.actor.data
+        return ranks
+
+    @torch.no_grad()
+    def look(self, plan: Plan, shape: tuple[int, int]) -> Looked:
+        """Log-probabilities and values of every answer token, in the micro-batches the update will use."""
+        seen = torch.zeros(3, *shape)
+        old, reference, value = seen
+        for micro in plan:
+            old[micro.cells] = self._log_probs(self.actor, micro).cpu()
+            value[micro.cells] = self._values(micro).cpu()
+            with precision_context(self.settings.precision, self.actor.device.type):
+                reference[micro.cells] = self._log_probs(self.reference, micro).cpu()
+        self.ranks.filled(seen)
+        return Looked(old, reference, value)
+
+    @torch.no_grad()
+    def log_probs_of(self, model: Any, plan: Plan, shape: tuple[int, int]) -> Tensor:
+        """B × T: the log-probabilities of every answer token under another actor, in the same micro-batches."""
+        found = torch.zeros(shape)
+        for micro in plan:
+            with precision_context(self.settings.precision, self.actor.device.type):
+                found[micro.cells] = self._log_probs(model, micro).cpu()
+        return self.ranks.filled(found)
+
+    def update(self, plan: Plan, lesson: Lesson, check_first: Callable[[float], None]) -> dict[str, float]:
+        """`epochs` passes over the plan. `check_first` gets the largest |ratio − 1| of the first minibatch on any rank, before its step."""
+        figures, first = Figures(), True
+        for _ in range(self.settings.epochs):
+            for minibatch in plan.minibatches:
+                tokens = float(lesson.mask_BT[minibatch.rows].sum())
+                if not tokens:
+                    continue
+                gaps = [self._micro(micro, lesson, tokens, figures) for micro in minibatch.micros]
+                if first:
+                    check_first(self.ranks.most(_largest(gaps))[0])
+                    first = False
+                figures.gradient_norms["actor"].append(self.actor.step(self.settings.learning_rate))
+                figures.gradient_norms["critic"].append(self.critic.step(self.settings.critic_learning_rate))
+        self.drawing.changed()
+        return figures.means(self.ranks)
+
+    def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures) -> float:
+        """Forward and backward of one micro-batch, weighted by its share of the minibatch's tokens on all ranks; gives the ratio gap."""
+        settings, device = self.settings, self.actor.device
+        told = (lesson.old_BT, lesson.mask_BT, lesson.advantage_BT, lesson.return_BT, lesson.value_BT)
+        old, mask, advantage, returns, old_value = (value_BT[micro.cells].to(device) for value_BT in told)
+        new = self._log_probs(self.actor, micro)
+        losses = policy_losses(new, old, advantage, settings.clip)
+        if lesson.weight_BT is not None:
+            losses = losses * lesson.weight_BT[micro.cells].to(device)
+        policy_loss = masked_mean(losses, mask)
+        share = float(mask.sum()) / tokens
+        self.actor.backward(policy_loss * share)
+        values = self._values(micro)
+        value_loss = masked_mean(value_losses(values, old_value, returns, settings.value_clip), mask)
+        self.critic.backward(settings.value_coefficient * value_loss * share)
+        seen = new.detach()
+        figures.add(
+            {
+                "policy_loss": policy_loss,
+                "value_loss": value_loss,
+                "ratio": masked_mean((seen - old).exp(), mask),
+                "clipped_share": clipped_share(seen, old, mask, settings.clip),
+            },
+            float(mask.sum()),
+        )
+        return largest_ratio_gap(seen, old, mask)
+
+    def _log_probs(self, model: Any, micro: MicroBatch) -> Tensor:
+        temperature = self.settings.temperature
+        given = (micro.input_ids, micro.attention_mask, micro.rows, micro.columns, micro.targets)
+        return model(*(value.to(self.actor.device) for value in given), temperature=temperature)
+
+    def _values(self, micro: MicroBatch) -> Tensor:
+        given = (micro.input_ids, micro.attention_mask, micro.rows, micro.columns)
+        return self.critic(*(value.to(self.critic.device) for value in given))
+
+
+def _largest(gaps: Sequence[float]) -> float:
+    """Infinite where one is no number, which a maximum might not show."""
+    return max(gaps) if all(math.isfinite(gap) for gap in gaps) else math.inf
+
+
+def critic_quality(lesson: Lesson) -> float:
+    """How much of the returns' spread the critic had foreseen."""
+    return explained_variance(lesson.value_BT, lesson.return_BT, lesson.mask_BT)
