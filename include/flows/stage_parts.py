@@ -98,11 +98,16 @@ def accept(request_state: dict[str, Any]) -> dict[str, Any]:
 
 
 def accept_unknown(request_state: dict[str, Any]) -> dict[str, Any]:
-    """At a site without accounting: every task that is gone has left a complete report. Anything else stays unknown, and a person decides."""
-    names = request_state["carry"]["parts"]
-    unknown = [task for task, ended in _ended(request_state).items() if ended is None or not stage_work.take_gone(ended)]
+    """Takes the tasks whose outcome nobody knows, as `stage_work.take_unknown` does; with all of them known, the end is taken as `accept` does.
+
+    Raises:
+        UnknownOutcome: of some nobody can say; a person decides.
+    """
+    names, tasks = request_state["carry"]["parts"], request_state["tasks"]
+    open_ones = {task: ended for task, ended in _ended(request_state).items() if not JobView.from_json(tasks[str(task)]).ended}
+    unknown = [task for task, ended in open_ones.items() if ended is None or not stage_work.take_unknown(ended)]
     if not unknown:
-        return dict(GO_ON)
+        return accept(request_state)
     raise UnknownOutcome(
         f"what became of job {request_state['job_id']} (parts {', '.join(names[str(task)] for task in unknown)}) is not known. "
         f"Look at the cluster, then say what happened: bin/align resolve {request_state['key']} lost|ended --why '…'"

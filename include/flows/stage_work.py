@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.holds import output_decides
+from airflow_slurm.reconcile import NO_ACCOUNTING
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
+from include.domain.errors import IntegrityError
 from include.domain.layout import AttemptName, RunDir, source_dir
 from include.domain.spec import RunSpec
 from include.flows import services
@@ -21,6 +24,7 @@ from include.settings.catalogue import cluster, store_root
 from include.stages.errors import Interrupted, NotComplete, RunFailed
 from include.stages.plan import Plan
 from include.stages.record import read_outputs, read_report, result
+from include.stores.errors import NotFound
 
 JOB_PREFIX = "align"
 RESUBMIT_CAUSES = ("time_limit", "preempted", "node_fail", "boot_fail", "launch_failed", "requeued")
@@ -106,16 +110,15 @@ def take(ended: Ended) -> None:
     """Commits what a job that ended has made; a key that is committed stays as it is. Raises as `accept` does."""
     if services.catalog().runs.committed(ended.spec.key) is not None:
         return
-    succeeded = ended.view.phase == Phase.SUCCEEDED
-    report = _report(ended, ended.deadline_s if succeeded else _AFTER_A_FAILURE_S)
+    report = _report(ended, ended.deadline_s if _may_be_whole(ended.view) else _AFTER_A_FAILURE_S)
     if report is None:
         raise _without_report(ended)
     _commit(ended, report)
 
 
 def accept_unknown(ended: Ended, run: Json) -> dict[str, Any]:
-    """At a site without accounting: the job is gone and a complete report is there. Anything else stays unknown, and a person decides."""
-    if take_gone(ended):
+    """Takes what a job whose outcome nobody knows has made, if that is whole. Anything else stays unknown, and a person decides."""
+    if take_unknown(ended):
         return committed(ended.spec, run, reused=False)
     raise UnknownOutcome(
         f"what became of job {ended.view.job_id} ({ended.spec.stage}, {ended.spec.key}) is not known: {ended.view.describe()}. "
@@ -123,12 +126,31 @@ def accept_unknown(ended: Ended, run: Json) -> dict[str, Any]:
     )
 
 
-def take_gone(ended: Ended) -> bool:
-    """Commits what a job has made that is gone, at a site without accounting; whether that is known."""
-    if ended.view.cause != "no_accounting" or (report := _report(ended, ended.deadline_s)) is None:
+def take_unknown(ended: Ended) -> bool:
+    """Commits what a job of unknown outcome has made; whether that is known then.
+
+    A complete report with outputs that verify is written last, and is the evidence that Slurm can't give any more. A report that says less says
+    nothing about what the job does now, but at a site without accounting: there it has left the queue, and any report is its end.
+
+    Raises:
+        Resubmit, JobFailed: as `accept`, at a site without accounting.
+    """
+    if services.catalog().runs.committed(ended.spec.key) is not None:
+        return True
+    if (report := _report(ended, ended.deadline_s)) is None:
         return False
-    _commit(ended, report, gone=True)
+    try:
+        _commit(ended, report, gone=True)
+    except (Resubmit, JobFailed, IntegrityError, NotFound) as less:
+        if ended.view.cause == NO_ACCOUNTING:
+            raise
+        log.warning("job %s left a report that does not tell how it ended: %s", ended.view.job_id, less)
+        return False
     return True
+
+
+def _may_be_whole(view: JobView) -> bool:
+    return view.phase == Phase.SUCCEEDED or output_decides(view)
 
 
 def _without_report(ended: Ended) -> Exception:
@@ -158,7 +180,7 @@ def _commit(ended: Ended, report: dict[str, Any], *, gone: bool = False) -> None
     spec, store = ended.spec, services.store()
     try:
         checked = read_report(report, spec, ended.attempt)
-        if ended.view.phase != Phase.SUCCEEDED and not gone:
+        if not gone and not _may_be_whole(ended.view):
             words = f"the report of {ended.attempt} is complete, but Slurm says {ended.view.describe()}"
             raise JobFailed(words, retryable=True, cause="contradiction")
         manifests = read_outputs(store.read_json(f"{ended.folder}/output/manifest.json"), checked)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.arrays import expression
+from airflow_slurm.arrays import expression, indices_of
 from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
+from airflow_slurm.holds import output_decides
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.operators import SlurmJobOperator, outcome_unknown
 from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
@@ -87,7 +88,7 @@ class SlurmArrayOperator(SlurmJobOperator):
 
     def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
         """Decide shard by shard; see the class."""
-        wanted = wanted_shards(request_state["carry"]["wanted"])
+        wanted = indices_of(request_state["carry"]["wanted"])
         views = {int(index): JobView.from_json(value) for index, value in request_state["tasks"].items()}
         ends = self._ends(context, request_state, {index: view for index, view in views.items() if index in wanted})
         request_state["shards"] = {str(index): end.to_json() for index, end in ends.items()}
@@ -98,6 +99,14 @@ class SlurmArrayOperator(SlurmJobOperator):
         if remaining(wanted, known):
             raise Resubmit("shards_missing")
         return self._result(context, wanted, known)
+
+    def accept_unknown(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Tasks that are gone with their controller's memory and have made their expected output are done, and then nothing is unknown."""
+        unknown = {int(i): found for i, value in request_state["tasks"].items() if not (found := JobView.from_json(value)).ended}
+        proven = self.expected_output is not None and all(output_decides(found) for found in unknown.values())
+        if not proven or self._missing(list(unknown)):
+            raise outcome_unknown(request_state, view)
+        return self.accept(context, request_state, view)
 
     def _accept_again(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
         """From what each submission of the round was closed with; the shards' own views are gone."""
@@ -132,12 +141,17 @@ class SlurmArrayOperator(SlurmJobOperator):
         raise Resubmit("shards_failed")
 
     def _ends(self, context: Context, state: dict[str, Any], views: Mapping[int, JobView]) -> dict[int, ShardEnd]:
-        missing = self._missing([index for index, view in views.items() if view.succeeded])
+        looked_at = [index for index, view in views.items() if self._has_to_show(view)]
+        missing = self._missing(looked_at)
         return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
+
+    def _has_to_show(self, view: JobView) -> bool:
+        """Whether it depends on its expected output if the shard is done."""
+        return view.succeeded or (self.expected_output is not None and output_decides(view))
 
     def _end(self, context: Context, state: dict[str, Any], index: int, view: JobView, missing: bool) -> ShardEnd:
         end = ShardEnd.of(index, int(state["n"]), view)
-        if not view.succeeded:
+        if not self._has_to_show(view) or (missing and not view.succeeded):
             return replace(end, detail=f"exit {view.exit_code}" if view.exit_code else "")
         if missing:
             path = task_path(self.expected_output or "", index)
@@ -146,7 +160,7 @@ class SlurmArrayOperator(SlurmJobOperator):
             result = self.accept_shard(context, state, index, view)
         except JobFailed as error:
             return replace(end, cause=error.cause, retryable=error.retryable, detail=str(error))
-        return replace(end, outcome="succeeded", result=result)
+        return replace(end, outcome="succeeded", cause="", result=result)
 
     def _missing(self, indices: Sequence[int]) -> set[int]:
         """Shards whose expected output does not appear in time; one connection asks for all."""

@@ -176,9 +176,9 @@ class SlurmClient:
         """Lift a hold."""
         await self._ask(commands.scontrol_release(job_id, cluster or self._site.cluster))
 
-    async def booted_at(self, cluster: str | None = None) -> float | None:
-        """When the controller was started, in seconds since the epoch; None if it doesn't say."""
-        return parse.boot_time(await self._ask(commands.scontrol_show_config(cluster or self._site.cluster)))
+    async def controller(self, cluster: str | None = None) -> parse.Controller:
+        """When the controller was started, and as whom Slurm's daemons run."""
+        return parse.controller(await self._ask(commands.scontrol_show_config(cluster or self._site.cluster)))
 
     async def requeue(self, job_id: str, cluster: str | None = None) -> None:
         """Put a job back into the queue under its id."""

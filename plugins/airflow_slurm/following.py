@@ -9,12 +9,13 @@ from typing import Any
 
 from airflow_slurm.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
 from airflow_slurm.client import SlurmClient
+from airflow_slurm.doubts import Doubts
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.holds import GONE, ROLLED_BACK, FirstHold, Step, has_run, known_to_run, seen_running
+from airflow_slurm.holds import ROLLED_BACK, FirstHold, Step, as_gone, has_run, known_to_run, may_be_gone, seen_running
 from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
-from airflow_slurm.reconcile import FORGOTTEN, Observation, forgotten, judge, may_be_forgotten, started_anew
+from airflow_slurm.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
 from airflow_slurm.spec import task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.tail import LogTail
@@ -44,8 +45,7 @@ class _Follower:
         self._hold = FirstHold(wait.hold_grace_s)
         #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
         self._rolled_back: set[str] = set()
-        self._asked_about = 0
-        self._booted_at: float | None = None
+        self._doubts = Doubts(wait, hub, log)
 
     async def _tell(self, view: JobView) -> None:
         """Log and keep a view that differs from the last."""
@@ -142,26 +142,7 @@ class _Follower:
     def _as_rolled_back(self, view: JobView) -> JobView:
         if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
             return view
-        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
-
-    async def _boot_time(self, candidates: int) -> float | None:
-        """When the controller was started; asked again only when more jobs or tasks than before seem to be forgotten."""
-        client = self._hub.client
-        if candidates > self._asked_about and client is not None:
-            try:
-                self._booted_at = await client.booted_at(self._wait.cluster)
-            except SlurmError as error:
-                self._log.debug("The controller does not say when it was started: %s", error)
-                return None
-            self._asked_about = candidates
-        return self._booted_at
-
-    def _lost_by(self, view: JobView, booted_at: float | None) -> JobView:
-        return forgotten(view, booted_at, self._submitted_at)
-
-    @property
-    def _submitted_at(self) -> float:
-        return self._wait.submitted_at or self._wait.since
+        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True, doubtful=True)
 
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
         """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
@@ -190,16 +171,13 @@ class JobFollower(_Follower):
         seen = snapshot.of(self.watched)
         if seen is None:
             return None
-        view = judge(self.view, seen)
-        if may_be_forgotten(view, seen):  # lost, instead of unknown, if the controller died and has not got it any more
-            view = self._lost_by(view, await self._boot_time(1))
-        elif (
-            (view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None)
-            # Asked last: it costs a command.
-            and started_anew(await self._boot_time(1), self._submitted_at)
-        ):
-            view = replace(view, cause=GONE)
-        await self._tell(view)
+        await self._recall()
+        views = await self._doubts.ends({0: self.view}, {0: judge(self.view, seen, self._wait.graces)})
+        if may_be_forgotten(views[0], seen):  # lost, instead of unknown, if the controller died and has not got it any more
+            views = await self._doubts.forgotten(views)
+        elif may_be_gone(views[0], seen) and await self._doubts.started_anew(1):
+            views = {0: as_gone(views[0])}
+        await self._tell(views[0])
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING
         await self._cancel_doubles(snapshot)
@@ -228,10 +206,9 @@ class ArrayFollower(_Follower):
             return None
         last = (snapshot.accounting or {}).get(self._wait.job_id, ())
         await self._recall()
-        for index, observation in seen.items():
-            view = judge(self._views[index], observation)
-            view = as_removed(view) if removed_before_start(view, last) else view
-            self._views[index] = self._as_rolled_back(view)
+        now = {index: judge(self._views[index], observation, self._wait.graces) for index, observation in seen.items()}
+        now = {index: as_removed(view) if removed_before_start(view, last) else self._as_rolled_back(view) for index, view in now.items()}
+        self._views |= await self._doubts.ends(self._views, now)
         self._ran |= {index for index, view in self._views.items() if has_run(view)}
         await self._find_forgotten(seen, last)
         ended = {index for index in seen if self._views[index].ended}
@@ -259,14 +236,15 @@ class ArrayFollower(_Follower):
             await self._end_rolled_back([task_id(self._wait.job_id, index) for index in ran or unsure])
 
     async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow]) -> None:
-        """Tasks that the controller lost before they ran; each by itself, as others may have run."""
+        """Tasks that the controller lost before they ran; each by itself, as others may have run, which are gone."""
         if not forgotten_whole(seen.values(), last):
             return
         ran = ran_by(self._before.tasks)
-        found = [i for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)]
-        if found:
-            booted_at = await self._boot_time(len(found))
-            self._views |= {index: self._lost_by(self._views[index], booted_at) for index in found}
+        found = {i: self._views[i] for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)}
+        gone = {i: self._views[i] for i, o in seen.items() if i not in found and may_be_gone(self._views[i], o)}
+        if (found or gone) and await self._doubts.started_anew(len(found) + len(gone)):
+            self._views |= await self._doubts.forgotten(found)
+            self._views |= {index: as_gone(view) for index, view in gone.items()}
 
     async def _read_logs(self, ended: set[int]) -> None:
         for index in sorted(ended):

@@ -5,7 +5,9 @@ at once, the hold would start the job beside itself, which Slurm refuses as *lau
 
 - nobody has seen it run, and accounting, asked with its steps, knows of no run: the hold is lifted again;
 - it ran, or may have run: only what it made can tell more, and its task decides (:data:`ROLLED_BACK`): the job is done and is cancelled in its
-  hold, or it runs again. Of an array, the tasks that ran are cancelled, and submitted again as forgotten ones.
+  hold, or it runs again. Of an array, the tasks that ran are cancelled; what made nothing is submitted again as a forgotten one.
+
+If the release had been saved and the start had not, the controller itself ends the run that it does not know of: see :func:`as_doubted`.
 
 Nothing here costs a command of its own for each job: whether a hold is the first comes with the next look's squeue, a run with its sacct.
 """
@@ -13,10 +15,11 @@ Nothing here costs a command of its own for each job: whether a hold is the firs
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.parse import AccountingRow, Controller, QueueRow
+from airflow_slurm.reconcile import Observation, started_anew
 from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import JobView
 
@@ -24,6 +27,8 @@ from airflow_slurm.view import JobView
 ROLLED_BACK = "rolled_back"
 #: Cause of an unknown outcome: the controller was started anew since the submission and has not got the job, which was seen to run, any more.
 GONE = "the controller was started anew and does not know it any more"
+#: Ends that Slurm also gives a run which its controller has lost, however that really ended.
+MISTAKEN = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
 #: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
 NODES_REPORT_WITHIN_S = 150.0
 #: So often a hold is lifted, and so often accounting is asked in vain, before what may have run counts as having run.
@@ -107,3 +112,43 @@ def known_to_run(rows: Sequence[AccountingRow] | None, kept: bool) -> bool | Non
     if rows is None or not rows or not kept:
         return None
     return any(row.ran for row in rows)
+
+
+def may_be_gone(view: JobView, seen: Observation) -> bool:
+    """Whether a job whose outcome is unknown is one that its controller has not got any more: both were asked and know no better."""
+    return view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None
+
+
+def as_gone(view: JobView) -> JobView:
+    """The same, if the controller was started anew since the submission: nothing of it is left on the nodes once they have reported."""
+    return replace(view, cause=GONE)
+
+
+def may_be_mistaken(view: JobView) -> bool:
+    """Whether an end is one that :func:`as_doubted` has to know more about: a job that never had a node has made nothing."""
+    return view.ended and not view.doubtful and view.state in MISTAKEN and bool(view.node_list or seen_running(view))
+
+
+def as_doubted(view: JobView, controller: Controller, submitted_at: float, *, ended_by_us: bool) -> JobView:
+    """The end of a job, marked as doubtful if it may be a restarted controller's mistake; what it made decides then: :func:`output_decides`.
+
+    A controller killed within seconds of a start comes back with the job as waiting, and starts it beside itself: slurmd refuses, and cancels
+    the job (seen with 22.05: ``CANCELLED by 0``, the node drained as *Duplicate jobid*). One that has it as running, when its node does not any
+    more, says ``NODE_FAIL``. Either way the run itself may have ended well.
+
+    Whoever is named as its end is believed: with ``CANCELLED by 1000`` a person cancelled it, also after a restart and with its output there. Only
+    root and the users of Slurm's daemons are no persons here, nor is nobody (``squeue`` names none, and accounting may be late or not kept).
+    So an administrator's ``scancel`` as root, after a restart, of a job whose output is whole leaves a success.
+
+    :param submitted_at: in seconds since the epoch. :param ended_by_us: whether the submission was given up, or is closed.
+    """
+    if ended_by_us or not may_be_mistaken(view) or not started_anew(controller.booted_at, submitted_at):
+        return view
+    somebody = view.cancelled_by_uid is not None and view.cancelled_by_uid not in controller.own_uids
+    return view if somebody else replace(view, doubtful=True)
+
+
+def output_decides(view: JobView) -> bool:
+    """Whether Slurm's word about a job's end is none, as its controller lost the run: then what it was to make, if that is there and whole, is the
+    only evidence, and it is a success. Without it, the end stays what Slurm says, and an unknown one unknown."""
+    return view.doubtful or view.cause in (ROLLED_BACK, GONE)

@@ -66,6 +66,18 @@ class AccountingRow:
 
 
 @dataclass(frozen=True)
+class Controller:
+    """What a controller says of itself.
+
+    :ivar booted_at: when it was started, in seconds since the epoch; None if it doesn't say.
+    :ivar own_uids: the users that Slurm's own daemons run as, root always among them.
+    """
+
+    booted_at: float | None = None
+    own_uids: frozenset[int] = frozenset({0})
+
+
+@dataclass(frozen=True)
 class SlurmTime:
     """A time as it was printed, with the zone it was printed in; ``epoch`` is None where it doesn't name one instant."""
 
@@ -149,10 +161,11 @@ def local_time(text: str, zone: str) -> SlurmTime | None:
     return SlurmTime(word, zone, first if first == second else None)
 
 
-def boot_time(text: str) -> float | None:
-    """When the controller was started, out of ``scontrol show config``."""
+def controller(text: str) -> Controller:
+    """Out of ``scontrol show config``: ``BOOT_TIME``, and the users of the lines ``SlurmUser`` and ``SlurmdUser``, such as ``slurm(64030)``."""
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
-    return epoch(found.group(1)) if found else None
+    uids = re.findall(r"^Slurmd?User\s*=\s*\S*\(([0-9]+)\)", text, re.MULTILINE)
+    return Controller(epoch(found.group(1)) if found else None, frozenset({0, *map(int, uids)}))
 
 
 def elapsed_s(text: str) -> float | None:

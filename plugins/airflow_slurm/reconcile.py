@@ -140,9 +140,23 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         return replace(view, unknown_since=_first(before.unknown_since, seen.at))
     if not info.phase.ended:
         return replace(view, exit_code=None, signal=None, end_time=None, elapsed_s=None)
-    view = replace(view, exit_code=row.exit_code, signal=row.signal, end_time=row.end_time, elapsed_s=_span(row.start_time, row.end_time))
+    view = replace(
+        view,
+        exit_code=row.exit_code,
+        signal=row.signal,
+        end_time=row.end_time,
+        elapsed_s=_span(row.start_time, row.end_time),
+        cancelled_by_uid=_cancelled_by(row, seen.accounting or ()),
+    )
     view = _with_incarnations(view, seen.accounting or ())
     return _until_it_stays_away(before, view, seen.at, graces) if info.may_return else view
+
+
+def _cancelled_by(row: QueueRow, recorded: Sequence[AccountingRow]) -> int | None:
+    """Only accounting names who it was."""
+    if row.state.name != "CANCELLED" or not recorded:
+        return None
+    return recorded[-1].state.cancelled_by_uid
 
 
 def _reason_seen(before: JobView, row: QueueRow, now: float) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class JobView:
     :ivar incarnations: all runs that accounting knows of, oldest first; filled when the job left the queue.
     :ivar history: the states it was seen in, oldest first; the newest 50.
     :ivar tasks: of an array: its task numbers by state, such as ``{"COMPLETED": "0-3", "RUNNING": "4,6"}``.
+    :ivar doubtful: of one that ended: this end may be no more than what a restarted controller makes of a run that it lost.
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
     """
@@ -88,6 +89,7 @@ class JobView:
     tasks: Mapping[str, str] = field(default_factory=dict)
     reason_looks: int = 0
     reason_since: float | None = None
+    doubtful: bool = False
 
     @property
     def ended(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_slurm.holds import NODES_REPORT_WITHIN_S
 from airflow_slurm.reasons import explain
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
-from airflow_slurm.reconcile import NO_ACCOUNTING
+from airflow_slurm.reconcile import DEFAULT_GRACES, NO_ACCOUNTING, Graces
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
 
@@ -28,6 +28,7 @@ class Wait:
     :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
     :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.holds`.
+    :ivar return_grace_s: how long Slurm may take to bring back a job that it lost: see :class:`airflow_slurm.reconcile.Graces`.
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.stop.StopPolicy` in JSON.
     """
@@ -51,6 +52,7 @@ class Wait:
     foreign: bool = False
     deadline: float | None = None
     hold_grace_s: float = NODES_REPORT_WITHIN_S
+    return_grace_s: float = DEFAULT_GRACES.return_grace_s
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:
@@ -61,6 +63,11 @@ class Wait:
     def store(self) -> ReceiptStore:
         """The receipt store."""
         return load_store(self.receipts, self.receipts_config)
+
+    @property
+    def graces(self) -> Graces:
+        """How long each kind of doubt is waited for."""
+        return Graces(return_grace_s=self.return_grace_s)
 
 
 def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:

@@ -47,6 +47,14 @@ def slurm(cluster: PrivateSlurm) -> Iterator[PrivateSlurm]:
     for daemon in cluster.daemons:
         cluster.spawn(daemon)
     cluster.run("scancel", "--user", cluster.user, check=False)
+    _take_back_nodes(cluster)
+
+
+def _take_back_nodes(cluster: PrivateSlurm) -> None:
+    """Slurm drains a node that is asked to start a job which it runs already, as a killed controller does."""
+    out = cluster.run("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N", check=False).stdout
+    for node in set(out.split()):
+        cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
 
 def connection_uri(slurm: PrivateSlurm, **extra: object) -> str:

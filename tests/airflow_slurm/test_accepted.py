@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_slurm import earlier, operators
+from airflow_slurm import earlier, steps
 from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.errors import ControllerUnreachable, JobFailed, SshUnreachable
 from airflow_slurm.file_receipts import FileReceipts
@@ -53,8 +53,8 @@ def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
 
         async def __aexit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(operators, "submit", submit)
-    monkeypatch.setattr(operators.SlurmHook, "get_client", lambda self: Client())
+    monkeypatch.setattr(steps, "submit", submit)
+    monkeypatch.setattr(steps.SlurmHook, "get_client", lambda self: Client())
 
     def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", **kwargs: Any) -> Task:
         values = {"task_id": "t", "slurm_conn_id": "nowhere", "key": KEY, "receipts_config": {"root": str(store.root)}}
@@ -151,7 +151,7 @@ def test_a_cluster_that_never_answers_again_leaves_it_to_the_next_try(
 ) -> None:
     monkeypatch.setattr(SlurmJobOperator, "accept", Answers(SshUnreachable("no way there"), "seen"))
     task = make()
-    event = {"status": "ended", "view": VIEW.to_json(), "later": {"first_at": time.time() - operators.ACCEPT_WITHIN_S, "tries": 9}}
+    event = {"status": "ended", "view": VIEW.to_json(), "later": {"first_at": time.time() - steps.ACCEPT_WITHIN_S, "tries": 9}}
     with pytest.raises(SshUnreachable, match="no way there"):
         task.resume(task.execute(), event)
     live = store.get(KEY)

@@ -12,6 +12,7 @@ from airflow_slurm.arrays import by_id, ran_by
 from airflow_slurm.client import Answer
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.following import ArrayFollower
+from airflow_slurm.holds import GONE
 from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.receipts import JobEnd
 from airflow_slurm.reconcile import FORGOTTEN
@@ -60,7 +61,7 @@ async def test_the_tasks_that_had_run_stay_unknown_and_a_person_is_called_at_the
     for at in (300.0, 500.0):
         assert await watching.look(looked(at, rows)) is None
     event = await watching.look(looked(1200.0, rows))
-    assert causes(event) == {"0": "it left the queue, and accounting still says RUNNING", "1": FORGOTTEN, "2": FORGOTTEN}
+    assert causes(event) == {"0": GONE, "1": FORGOTTEN, "2": FORGOTTEN}
     assert event is not None
     assert event["status"] == "unknown"
 
@@ -91,7 +92,7 @@ async def test_what_an_earlier_process_saw_run_is_not_forgotten(store: FileRecei
     for at in (300.0, 500.0):
         assert await watching.look(looked(at, [])) is None
     event = await watching.look(looked(1200.0, []))
-    assert causes(event) == {"0": "neither queue nor accounting knows it", "1": FORGOTTEN, "2": FORGOTTEN}
+    assert causes(event) == {"0": GONE, "1": FORGOTTEN, "2": FORGOTTEN}
 
 
 def test_which_tasks_may_have_run() -> None:

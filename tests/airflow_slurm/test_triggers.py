@@ -256,7 +256,7 @@ async def test_an_event_carries_what_the_task_needs_to_go_on_and_the_loop_is_clo
     async def loop(cls: Any, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot]:
         try:
             ended = JobView("9912", phase=Phase.SUCCEEDED, state="COMPLETED")
-            monkeypatch.setattr("airflow_slurm.following.judge", lambda before, seen: ended)
+            monkeypatch.setattr("airflow_slurm.following.judge", lambda before, seen, graces: ended)
             yield Snapshot(200.0, frozenset({"9912"}), {})
         finally:
             closed.append("loop")

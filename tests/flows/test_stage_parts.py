@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import yaml
 
 from airflow_slurm.arrays import compact
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.holds import GONE as LOST_BY_ITS_CONTROLLER
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, load_store
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.script import render
 from airflow_slurm.states import Phase
@@ -234,6 +237,31 @@ def test_an_unknown_end_names_the_array_to_resolve(sharded: Sharded) -> None:
     sharded.leaves(1, 1, 701)
     sharded.leaves(2, 1, 702)
     assert stage_parts.accept_unknown(sharded.ended(request, n, gone)) == stage_parts.GO_ON
+
+
+def test_parts_that_their_controller_lost_are_taken_for_what_they_made(sharded: Sharded) -> None:
+    request, n = sharded.submitted()
+    sharded.leaves(0, 1, 700)
+    sharded.leaves(1, 1, 701)
+    gone = JobView("5501_0", phase=Phase.UNKNOWN, state="RUNNING", cause=LOST_BY_ITS_CONTROLLER)
+    forgotten = JobView("5501_2", phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
+    state = sharded.ended(
+        request, n, {0: gone, 1: replace(completed(1), phase=Phase.FAILED, state="CANCELLED", doubtful=True), 2: forgotten}
+    )
+    with pytest.raises(Resubmit):
+        stage_parts.accept_unknown(state)
+    assert sharded.committed == [0, 1]
+    assert [shard["cause"] for shard in state["shards"].values() if shard["outcome"] != "succeeded"] == [FORGOTTEN]
+
+
+def test_a_part_of_which_nobody_can_say_stays_unknown_beside_others_that_are_known(sharded: Sharded) -> None:
+    request, n = sharded.submitted()
+    sharded.leaves(0, 1, 700)
+    sharded.leaves(1, 1, 701, outcome="interrupted", stop_reason="signal", last_step=2)
+    gone = {task: JobView(f"5501_{task}", phase=Phase.UNKNOWN, state="RUNNING", cause=LOST_BY_ITS_CONTROLLER) for task in (0, 1)}
+    with pytest.raises(UnknownOutcome, match=r"parts 2 of 3\)"):
+        stage_parts.accept_unknown(sharded.ended(request, n, {**gone, 2: failed(2)}))
+    assert sharded.committed == [0]
 
 
 def test_a_stage_that_asks_for_no_parts_runs_as_one_job(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:

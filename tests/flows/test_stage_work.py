@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
+from airflow_slurm.holds import GONE as LOST_BY_ITS_CONTROLLER
+from airflow_slurm.holds import ROLLED_BACK
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.states import TABLE, Phase
 from airflow_slurm.view import JobView
@@ -30,6 +32,9 @@ COMPLETED = JobView("41", phase=Phase.SUCCEEDED, state="COMPLETED", exit_code=0)
 FAILED = JobView("41", phase=Phase.FAILED, state="FAILED", cause="failed", exit_code=1)
 TIMEOUT = JobView("41", phase=Phase.FAILED, state="TIMEOUT", cause="time_limit")
 GONE = JobView("41", phase=Phase.UNKNOWN, state="", cause="no_accounting")
+CANCELLED = JobView("41", phase=Phase.FAILED, state="CANCELLED", cause="cancelled", doubtful=True)
+NODE_FAILED = JobView("41", phase=Phase.LOST, state="NODE_FAIL", cause="node_fail", retryable=True, doubtful=True)
+ROLLED_BACK_JOB = JobView("41", phase=Phase.LOST, state="PENDING", cause=ROLLED_BACK, retryable=True)
 
 
 class Job:
@@ -179,6 +184,66 @@ def test_without_accounting_a_complete_report_is_taken(job: Job) -> None:
     job.leaves()
     assert stage_work.accept_unknown(job.ended(GONE), job.run)["attempt"] == ATTEMPT
     assert job.committed == ATTEMPT
+
+
+@pytest.mark.parametrize("cause", [LOST_BY_ITS_CONTROLLER, "accounting does not answer", "the controller does not answer"])
+def test_whatever_makes_an_outcome_unknown_a_whole_run_is_a_success(job: Job, cause: str) -> None:
+    job.leaves()
+    assert stage_work.accept_unknown(job.ended(dataclasses.replace(GONE, cause=cause)), job.run)["attempt"] == ATTEMPT
+    assert job.committed == ATTEMPT
+    # The worker may die here: the next one finds it committed, whatever has become of the files meanwhile.
+    (job.folder / "report.json").unlink()
+    assert stage_work.accept_unknown(job.ended(dataclasses.replace(GONE, cause=cause)), job.run)["attempt"] == ATTEMPT
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"outcome": "interrupted", "stop_reason": "signal", "last_step": 17},
+        {"outcome": "failed", "stop_reason": "error"},
+        {"last_step": 39},
+        {"attempt": "1-40.0"},
+        {"weights": WEIGHTS[:-1]},
+        {"outputs": {"policy": "sha256:" + "9" * 64}},
+    ],
+)
+def test_one_that_is_less_than_whole_stays_unknown_and_is_not_sent_again(job: Job, changed: dict[str, Any]) -> None:
+    job.leaves(**changed)
+    with pytest.raises(UnknownOutcome, match=f"bin/align resolve {job.spec.key}"):
+        stage_work.accept_unknown(job.ended(dataclasses.replace(GONE, cause=LOST_BY_ITS_CONTROLLER)), job.run)
+    assert job.committed is None
+
+
+def test_a_report_without_its_outputs_stays_unknown(job: Job) -> None:
+    job.leaves()
+    (job.folder / "output/manifest.json").unlink()
+    with pytest.raises(UnknownOutcome):
+        stage_work.accept_unknown(job.ended(dataclasses.replace(GONE, cause=LOST_BY_ITS_CONTROLLER)), job.run)
+    assert job.committed is None
+
+
+def test_without_accounting_an_interrupted_run_goes_on(job: Job) -> None:
+    job.leaves(outcome="interrupted", stop_reason="signal", last_step=17)
+    with pytest.raises(Resubmit):
+        stage_work.accept_unknown(job.ended(GONE), job.run)
+
+
+@pytest.mark.parametrize("view", [CANCELLED, NODE_FAILED, ROLLED_BACK_JOB])
+def test_a_whole_run_that_its_controller_lost_is_a_success_whatever_slurm_says(job: Job, view: JobView) -> None:
+    job.leaves()
+    assert job.accept(view)["attempt"] == ATTEMPT
+    assert job.committed == ATTEMPT
+
+
+@pytest.mark.parametrize(
+    ("view", "error", "cause"),
+    [(CANCELLED, JobFailed, "cancelled"), (NODE_FAILED, Resubmit, "node_fail"), (ROLLED_BACK_JOB, JobFailed, ROLLED_BACK)],
+)
+def test_without_a_report_its_end_stays_what_slurm_says(job: Job, view: JobView, error: type[Exception], cause: str) -> None:
+    with pytest.raises(error) as caught:
+        job.accept(view)
+    assert getattr(caught.value, "cause", None) == cause
+    assert job.committed is None
 
 
 def test_an_unknown_end_without_a_report_calls_a_person_and_closes_nothing(job: Job) -> None:

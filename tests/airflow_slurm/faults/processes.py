@@ -32,6 +32,8 @@ CONN_ID = "slurm_faults"
 POLITE = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
 #: The nodes of the private Slurm are asked within seconds: its SlurmdTimeout is 10 s.
 HOLD_GRACE_S = 12.0
+#: A node that failed gives its job back within seconds here, or never.
+RETURN_GRACE_S = 20.0
 #: Beyond the two minutes that accounting is given to catch up.
 MAX_UNKNOWN_S = 15.0
 RECEIPTS = "tests.airflow_slurm.faults.gates.GatedReceipts"
@@ -114,7 +116,7 @@ def triggerer(kwargs: dict[str, Any]) -> dict[str, Any]:
     """A trigger in a triggerer, until its event."""
 
     async def first() -> dict[str, Any]:
-        hasty = kwargs | {"wait": kwargs["wait"] | {"hold_grace_s": HOLD_GRACE_S}}
+        hasty = kwargs | {"wait": kwargs["wait"] | {"hold_grace_s": HOLD_GRACE_S, "return_grace_s": RETURN_GRACE_S}}
         async with aclosing(SlurmJobTrigger(**hasty).run()) as events:
             async for event in events:
                 return {"event": event.payload}

@@ -1,0 +1,80 @@
+"""What a follower asks when a job is missing, or ended as a restarted controller would end it: was the controller started anew, and did we end it?"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from airflow_slurm.errors import SlurmError
+from airflow_slurm.holds import QUESTIONS, as_doubted, may_be_mistaken
+from airflow_slurm.parse import Controller
+from airflow_slurm.poller import Hub
+from airflow_slurm.reconcile import forgotten, started_anew
+from airflow_slurm.view import JobView
+from airflow_slurm.waiting import Wait
+
+Name = TypeVar("Name")
+
+
+class Doubts:
+    """Of one follower; it remembers what it asked, so that nothing is asked in every look."""
+
+    def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
+        self._wait, self._hub, self._log = wait, hub, log
+        self._asked_about = 0
+        self._booted_at: float | None = None
+        self._questions = QUESTIONS
+
+    async def started_anew(self, candidates: int) -> bool:
+        """Whether the controller was, since the submission; asked again only when more jobs or tasks than before seem to be lost."""
+        if candidates > self._asked_about and self._hub.client is not None:
+            if (controller := await self._controller()) is None:
+                return False
+            self._booted_at, self._asked_about = controller.booted_at, candidates
+        return started_anew(self._booted_at, self._submitted_at)
+
+    async def forgotten(self, views: Mapping[Name, JobView]) -> dict[Name, JobView]:
+        """Jobs of which all that is known fits one that was lost before it ran, judged."""
+        if not await self.started_anew(len(views)):
+            return dict(views)
+        return {name: forgotten(view, self._booted_at, self._submitted_at) for name, view in views.items()}
+
+    async def ends(self, before: Mapping[Name, JobView], now: Mapping[Name, JobView]) -> dict[Name, JobView]:
+        """The views of this look; an end that may be a mistake is marked as doubtful. Where the controller can't be asked about it, the view of
+        before stays for some looks."""
+        suspects = [name for name, view in now.items() if may_be_mistaken(view)]
+        if not suspects or self._hub.client is None or not self._wait.receipts:
+            return dict(now)
+        controller = await self._controller()
+        if controller is None and self._questions:
+            self._questions -= 1
+            return {**now, **{name: before[name] for name in suspects}}
+        by_us = await self._ended_by_us()
+        judged = {name: as_doubted(now[name], controller or Controller(), self._submitted_at, ended_by_us=by_us) for name in suspects}
+        for view in judged.values():
+            if view.doubtful:
+                self._log.warning("%s, and the controller was started after the submission: what it made tells more.", view.describe())
+        return {**now, **judged}
+
+    async def _controller(self) -> Controller | None:
+        assert self._hub.client is not None
+        try:
+            return await self._hub.client.controller(self._wait.cluster)
+        except SlurmError as error:
+            self._log.debug("The controller does not say when it was started: %s", error)
+            return None
+
+    async def _ended_by_us(self) -> bool:
+        """Whether the submission was given up, or is closed; what can't be read is taken for that, so that Slurm is believed."""
+        try:
+            live = await asyncio.to_thread(lambda: self._wait.store().get(self._wait.key))
+        except Exception as error:  # noqa: BLE001
+            # The store is the application's and may raise anything; it must not end the wait for the job.
+            self._log.warning("The receipt store could not say whether the job was given up: %s", error)
+            return True
+        return live is None or live.n != self._wait.n or live.ending
+
+    @property
+    def _submitted_at(self) -> float:
+        return self._wait.submitted_at or self._wait.since

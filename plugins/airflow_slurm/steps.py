@@ -1,0 +1,243 @@
+"""The operator step by step: submit, wait, take the end, submit again, give up. What is run and what counts as done, a subclass says.
+
+Every step may run in another process: what one has to tell the next travels in the task's state store or with the trigger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_slurm.accepted import accepted_before, round_of
+from airflow_slurm.earlier import given_up, has_started, leave_earlier, let_go, settle_hold
+from airflow_slurm.errors import (
+    JobFailed,
+    JobFailedForGood,
+    LoginRefused,
+    Resubmit,
+    SlurmError,
+    SubmissionUncertain,
+    SubmitBusy,
+    UnknownOutcome,
+    Unreachable,
+)
+from airflow_slurm.holds import ROLLED_BACK
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.later import pause
+from airflow_slurm.lineage import facts_of, lineage_of
+from airflow_slurm.links import keep_links
+from airflow_slurm.receipts import JobEnd, Owner, load_store
+from airflow_slurm.reconcile import FORGOTTEN
+from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
+from airflow_slurm.states import Phase
+from airflow_slurm.stop import NotEnded
+from airflow_slurm.submit import Submitted, submit
+from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
+from airflow_slurm.view import JobView
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Under this name the task's state store keeps which work this task asked for last, over tries and clears.
+STATE_KEY = "slurm_submission"
+#: So long a job that ended waits for somebody to look at what it made, where the cluster does not answer.
+ACCEPT_WITHIN_S = 3600.0
+_LATER = (SubmitBusy, SubmissionUncertain, Unreachable, NotEnded)
+
+
+class JobSteps(BaseOperator):
+    """See the module.
+
+    :ivar slurm_conn_id: the connection. :ivar deferrable: wait in the triggerer. :ivar follow_log: copy the job's output into the task's log.
+    """
+
+    slurm_conn_id: str
+    deferrable: bool
+    follow_log: bool
+
+    # -- what a subclass says
+
+    def prepare(self, context: Context) -> JobRequest | Done:
+        """Say what to run."""
+        raise NotImplementedError
+
+    def accept(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Decide about a job that ended."""
+        raise NotImplementedError
+
+    def accept_unknown(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
+        """Decide about a job whose outcome stayed unknown."""
+        raise NotImplementedError
+
+    # -- what Airflow calls
+
+    def execute(self, context: Context) -> Any:
+        """Submit, or find what was submitted, and wait."""
+        return self._start(context, {})
+
+    def submit_again(self, context: Context, event: dict[str, Any] | None, progress: dict[str, Any] | None = None) -> Any:
+        """Go on after a wait for the queue."""
+        return self._start(context, progress or (event or {}).get("progress") or {})
+
+    def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any] | None = None) -> Any:
+        """Go on when the trigger had something to say."""
+        request_state = event["request_state"] if request_state is None else request_state
+        view = JobView.from_json(event["view"])
+        request_state["tasks"] = event.get("tasks", {})
+        self._seen = facts_of(request_state, view)
+        self.log.info("Slurm: %s", view.describe())
+        if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
+            return self._not_waited_for(context, request_state, view, event["status"])
+        try:
+            if _never_ran(view, request_state["tasks"]):
+                raise Resubmit(FORGOTTEN)
+            if event["status"] == ROLLED_BACK:
+                return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
+            decide = self.accept if event["status"] == "ended" else self.accept_unknown
+            result = decide(context, request_state, view)
+        except LoginRefused:
+            raise
+        except Unreachable as error:
+            return self._accept_later(context, event, request_state, error)
+        except Resubmit as request:
+            return self._again(context, request_state, view, request)
+        except JobFailed as error:
+            self._close(request_state, JobEnd("failed", error.cause, str(error), view, who(request_state["owner"])))
+            if error.retryable:
+                raise
+            raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
+        self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
+        return result
+
+    def accept_later(self, context: Context, event: Any, ended: dict[str, Any], request_state: dict[str, Any]) -> Any:
+        """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""
+        return self.execute_complete(context, ended, request_state)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Asked by OpenLineage's provider, in the process in which the task has just ended, well or not."""
+        return lineage_of(getattr(self, "_seen", None))
+
+    # -- how it is done
+
+    def _start(self, context: Context, progress: dict[str, Any]) -> Any:
+        request, owner, kept = self.prepare(context), owner_of(context), context["task_state_store"]
+        previous = kept.get(STATE_KEY)
+        try:
+            if isinstance(previous, dict):
+                leave_earlier(previous, request, owner)
+                if is_other_work(previous, request):
+                    kept.delete(STATE_KEY)
+            if isinstance(request, Done):
+                return request.result
+            if (before := accepted_before(context, previous, request)) is not None:
+                try:
+                    return self._accepted(context, request, *before)
+                except (JobFailed, Resubmit, UnknownOutcome) as error:
+                    self.log.warning("Submission %d had been accepted, and is not any more: %s", before[0].n, error)
+            kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, 1))
+            done = self._submit(context, request, owner, bool(progress.get("nothing_sent")))
+        except LoginRefused:
+            raise
+        except _LATER as error:
+            return self._later(context, progress, error, request.max_submit_s if isinstance(request, JobRequest) else 3600.0)
+        return self._wait(context, request, done, owner, int(progress.get("resubmits", 0)))
+
+    def _accepted(self, context: Context, request: JobRequest, done: Submitted, view: JobView) -> Any:
+        """The result of a submission that was closed as succeeded, and whose result Airflow never got."""
+        state = request.state(self.slurm_conn_id, done, owner_of(context), 0) | {"tasks": {}}
+        self._seen = facts_of(state, view)
+        result = self._accept_again(context, state, view)
+        keep_links(context, self.slurm_conn_id, request.key, done)
+        self.log.info("Job %s (submission %d) was accepted before the worker died; nothing is submitted.", view.job_id, done.n)
+        return result
+
+    def _accept_again(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+        return self.accept(context, state, view)
+
+    def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
+        store, kept = request.store(), context["task_state_store"]
+        # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
+        site = SlurmHook(self.slurm_conn_id).config()
+        if site.pool and site.pool != self.pool:
+            self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
+        claimed = lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n) | round_of(context))  # noqa: E731
+        work = request.work(claimed, site.root, site.preemptible)
+
+        async def once() -> Submitted:
+            async with SlurmHook(self.slurm_conn_id).get_client() as client:
+                return await submit(client, store, work, owner, look_up=request.look_up(), stop=request.stop, nothing_sent=nothing_sent)
+
+        done = asyncio.run(once())
+        how, receipt = "found again" if done.adopted else "submitted", done.receipt
+        self.log.info("Job %s (%s) %s as submission %d of %s.", receipt.job_id, receipt.job_name, how, done.n, request.key)
+        return done
+
+    def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
+        keep_links(context, self.slurm_conn_id, request.key, done)
+        state = request.state(self.slurm_conn_id, done, owner, resubmits)
+        wait = request.wait(done, owner, self.follow_log, deadline_of(context, self.execution_timeout))
+        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(wait), state)
+        if self.deferrable:
+            self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
+        return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
+
+    def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
+        later = pause(progress | {"nothing_sent": isinstance(error, SubmitBusy)}, max_submit_s, error)
+        self.log.warning("%s", later)
+        if self.deferrable:
+            wait = SubmitLaterTrigger(later.seconds, later.progress)
+            self.defer(trigger=wait, method_name="submit_again", kwargs={"progress": later.progress})
+        time.sleep(later.seconds)
+        return self._start(context, later.progress)
+
+    def _accept_later(self, context: Context, event: dict[str, Any], state: dict[str, Any], error: Unreachable) -> Any:
+        later = pause(event.get("later") or {}, ACCEPT_WITHIN_S, error)
+        self.log.warning("The job has ended, and nobody can look at what it made. %s", later)
+        ended = event | {"later": later.progress}
+        if self.deferrable:
+            kwargs = {"ended": ended, "request_state": state}
+            self.defer(trigger=SubmitLaterTrigger(later.seconds), method_name="accept_later", kwargs=kwargs)
+        time.sleep(later.seconds)
+        return self.execute_complete(context, ended, state)
+
+    def _again(self, context: Context, state: dict[str, Any], view: JobView, request: Resubmit) -> Any:
+        self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=who(state["owner"])))
+        resubmits = int(state["resubmits"]) + 1
+        if resubmits > int(state["max_resubmits"]):
+            raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
+        self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
+        return self._start(context, {"resubmits": resubmits})
+
+    def _rolled_back(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
+        """Its nodes have reported, so nothing of the first run is left on them: it made what it should, or runs again as after Slurm's own requeue."""
+        try:
+            result = self.accept(context, state, view)
+        except (JobFailed, Resubmit) as error:
+            self.log.warning(
+                "The controller lost the run of job %s, and it did not make all it should: %s It runs again.", view.job_id, error
+            )
+            settle_hold(state, lift=True)
+            return self._start(context, {"resubmits": state["resubmits"]})
+        # Closed first: to a try that finds the job cancelled, and the submission open, it would look like a person's doing.
+        self._close(state, JobEnd("succeeded", view=view, closed_by=who(state["owner"])))
+        settle_hold(state, lift=False)
+        return result
+
+    def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
+        if why != "timed_out" and has_started(state):
+            self.log.info("It has started after all: waiting on.")
+            return self._start(context, {"resubmits": state["resubmits"]})
+        let_go(state)
+        raise given_up(view, why)
+
+    def _close(self, state: dict[str, Any], end: JobEnd) -> None:
+        load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
+
+
+def _never_ran(view: JobView, tasks: dict[str, Any]) -> bool:
+    """Whether there is nothing to accept: the controller lost the job, or each of an array's, before it ran."""
+    return view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN and not task.get("doubtful") for task in tasks.values())

@@ -1,0 +1,312 @@
+"""Ends that a restarted controller gives runs which it lost: what they made decides, and whoever is named as their end is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_slurm.array_operator import SlurmArrayOperator
+from airflow_slurm.client import Answer
+from airflow_slurm.errors import JobFailedForGood, UnknownOutcome
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, output_decides
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.parse import Controller, controller
+from airflow_slurm.reconcile import FORGOTTEN
+from airflow_slurm.states import TABLE, Phase
+from airflow_slurm.view import Change, JobView
+
+from .conftest import OWNER, recorded
+from .sites import VERSIONS
+from .test_accepted import Make, make, store  # noqa: F401
+from .test_holds import Node, Site, Watch, kept  # noqa: F401
+
+CANCELLED = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled", node_list="n1", cancelled_by_uid=0)
+ANEW = Controller(60.0, frozenset({0, 64030}))
+RUNNING = ["RUNNING", "None", "60", "(null)"]
+
+
+def ends(uid: int | None = 0, state: str = "CANCELLED") -> Answer:
+    word = f"{state} by {uid}" if uid is not None else state
+    return Answer(f"7|7|{word}|0:0|50|51|60|9|1|n1|a\n", "", 0)
+
+
+def anew(booted_at: int = 60, more: str = "") -> str:
+    return f"BOOT_TIME               = {booted_at}\n{more}"
+
+
+@pytest.mark.parametrize(
+    ("changed", "doubtful"),
+    [
+        ({}, True),
+        ({"cancelled_by_uid": 64030}, True),
+        ({"cancelled_by_uid": None}, True),
+        ({"cancelled_by_uid": 1000}, False),
+        ({"node_list": ""}, False),
+        ({"node_list": "", "history": (Change(55.0, "RUNNING"),)}, True),
+        ({"phase": Phase.LOST, "state": "NODE_FAIL", "cause": "node_fail"}, True),
+        ({"phase": Phase.LOST, "state": "BOOT_FAIL", "cause": "boot_fail"}, True),
+        ({"phase": Phase.LOST, "state": "LAUNCH_FAILED", "cause": "launch_failed"}, True),
+        ({"phase": Phase.ENDING, "state": "NODE_FAIL", "cause": "node_fail"}, False),
+        ({"state": "FAILED", "cause": "failed"}, False),
+        ({"state": "TIMEOUT", "cause": "time_limit"}, False),
+        ({"state": "OUT_OF_MEMORY", "cause": "out_of_memory"}, False),
+        ({"phase": Phase.LOST, "state": "PREEMPTED", "cause": "preempted"}, False),
+        ({"phase": Phase.SUCCEEDED, "state": "COMPLETED", "cause": ""}, False),
+    ],
+)
+def test_which_ends_are_no_word_about_the_run(changed: dict[str, Any], doubtful: bool) -> None:
+    view = replace(CANCELLED, **changed)
+    assert as_doubted(view, ANEW, 50.0, ended_by_us=False) == replace(view, doubtful=doubtful)
+    assert output_decides(as_doubted(view, ANEW, 50.0, ended_by_us=False)) is doubtful
+    # Neither of one whose controller runs since before it, or does not say, nor of one that we ended.
+    assert as_doubted(view, ANEW, 61.0, ended_by_us=False) == view
+    assert as_doubted(view, Controller(None), 50.0, ended_by_us=False) == view
+    assert as_doubted(view, ANEW, 50.0, ended_by_us=True) == view
+
+
+def test_slurms_word_is_none_of_runs_that_their_controller_lost_and_only_of_those() -> None:
+    assert [
+        cause for cause in (ROLLED_BACK, GONE, FORGOTTEN, "cancelled", "no_accounting") if output_decides(replace(CANCELLED, cause=cause))
+    ] == [
+        ROLLED_BACK,
+        GONE,
+    ]
+    assert not any(output_decides(JobView("7", phase=info.phase, state=name, cause=info.cause)) for name, info in TABLE.items())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_whose_daemons_are_read_as_both_versions_print_them(version: str) -> None:
+    said = controller(recorded(f"site_{version}/config.txt"))
+    assert said.own_uids == {0}
+    assert said.booted_at is not None
+    other = (
+        "BOOT_TIME = N/A\nSlurmUser               = slurm(64030)\nSlurmdUser              = daemon(2)\nSlurmctldParameters     = user(7)\n"
+    )
+    assert controller(other) == Controller(None, frozenset({0, 2, 64030}))
+
+
+async def cancelled(watch: Watch) -> dict[str, Any] | None:
+    """The job is seen to run, and then to have been cancelled."""
+    watch.node.site.rows["7"] = list(RUNNING)
+    assert await watch.look() is None
+    watch.node.site.rows["7"] = ["CANCELLED", "None", "60", "(null)"]
+    return await watch.look()
+
+
+@pytest.mark.parametrize(
+    ("uid", "config", "doubtful"),
+    [
+        (0, anew(), True),
+        (0, anew(49), False),
+        (1000, anew(), False),
+        (1000, anew(more="SlurmUser               = slurm(1000)\n"), True),
+        (None, anew(), True),
+    ],
+)
+async def test_of_a_run_that_its_controller_cancelled_the_task_is_told(
+    kept: FileReceipts,  # noqa: F811
+    uid: int | None,
+    config: str,
+    doubtful: bool,
+) -> None:
+    watch = Watch(kept, Node(Site(sacct=ends(uid))))
+    watch.node.config = config
+    event = await cancelled(watch)
+    assert event is not None
+    assert (event["status"], event["view"]["cause"], event["view"]["doubtful"]) == ("ended", "cancelled", doubtful)
+    assert watch.done() == ["scontrol show config"]
+
+
+async def test_what_was_given_up_is_cancelled_and_nothing_else(kept: FileReceipts) -> None:  # noqa: F811
+    watch = Watch(kept, Node(Site(sacct=ends())))
+    watch.node.config = anew()
+    kept.drop_owner("k", OWNER)
+    event = await cancelled(watch)
+    assert event is not None
+    assert event["view"]["doubtful"] is False
+
+
+async def test_a_controller_that_does_not_answer_yet_is_asked_again_and_not_for_ever(kept: FileReceipts) -> None:  # noqa: F811
+    class Silent(Node):
+        answers_from = 0
+
+        async def _run(self, argv: Any, **more: Any) -> Answer:
+            answer = await super()._run(argv, **more)
+            asked = sum(line[:3] == ["scontrol", "show", "config"] for line in self.asked)
+            late = list(argv[:3]) == ["scontrol", "show", "config"] and asked <= self.answers_from
+            return Answer("", "slurm_load_ctl_conf error: Unable to contact slurm controller (connect failure)\n", 1) if late else answer
+
+    for late, doubtful in ((QUESTIONS, True), (QUESTIONS + 1, False)):
+        node = Silent(Site(sacct=ends()))
+        node.answers_from, node.config = late, anew()
+        watch = Watch(kept, node)
+        assert await cancelled(watch) is None
+        event = await watch.looks(QUESTIONS)
+        assert event is not None
+        assert event["view"]["doubtful"] is doubtful
+        assert len(watch.done()) == QUESTIONS + 1
+
+
+async def test_a_node_that_failed_may_give_the_job_back_before_its_end_is_doubted(kept: FileReceipts) -> None:  # noqa: F811
+    watch = Watch(kept, Node(Site(sacct=ends(None, "NODE_FAIL"))))
+    watch.node.config = anew()
+    watch.node.site.rows["7"] = list(RUNNING)
+    assert await watch.look() is None
+    watch.node.site.rows["7"] = ["NODE_FAIL", "None", "60", "(null)"]
+    assert await watch.looks(5) is None
+    assert watch.done() == []
+    event = await watch.look()  # 300 s after it was first seen so
+    assert event is not None
+    assert (event["view"]["phase"], event["view"]["cause"], event["view"]["doubtful"]) == ("lost", "node_fail", True)
+
+
+async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_asked_once(kept: FileReceipts) -> None:  # noqa: F811
+    lines = [
+        f"{8 + i}|7_{i}|{state}|0:0|50|51|60|9|1|n1|a\n" for i, state in enumerate(("CANCELLED by 0", "CANCELLED by 1000", "COMPLETED"))
+    ]
+    node = Node(Site({f"7_{i}": list(RUNNING) for i in range(3)}, Answer("".join(lines), "", 0)))
+    node.config = anew()
+    watch = Watch(kept, node, "0-2")
+    assert await watch.look() is None
+    node.site.rows.clear()
+    event = await watch.look()
+    assert event is not None
+    assert {index: view.get("doubtful", False) for index, view in event["tasks"].items()} == {"0": True, "1": False, "2": False}
+    assert watch.done() == ["scontrol show config"]
+
+
+def ended(view: JobView) -> dict[str, Any]:
+    return {"status": "ended", "view": view.to_json()}
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """At the process edge: the files on the cluster."""
+    files: set[str] = set()
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [path for path in paths if path not in files])
+    return files
+
+
+DOUBTFUL = replace(CANCELLED, doubtful=True)
+LOST = JobView("7", phase=Phase.LOST, state="NODE_FAIL", cause="node_fail", retryable=True, node_list="n1", doubtful=True)
+
+
+@pytest.mark.parametrize("view", [DOUBTFUL, LOST])
+def test_with_its_output_there_it_is_a_success(make: Make, store: FileReceipts, there: set[str], view: JobView) -> None:  # noqa: F811
+    there.add("/out")
+    task = make(expected_output="/out")
+    assert task.resume(task.execute(), ended(view))["state"] == view.state
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert end.outcome == "succeeded"
+    # A worker that dies now: the retry takes it, as any other that was accepted.
+    assert task.make().execute(task.context)["job_id"] == "7"
+
+
+@pytest.mark.parametrize(("view", "error"), [(DOUBTFUL, JobFailedForGood), (LOST, Exception)])
+@pytest.mark.parametrize("expected", [None, "/out"])
+def test_without_it_or_with_none_asked_for_the_end_stays_what_slurm_says(
+    make: Make,  # noqa: F811
+    store: FileReceipts,  # noqa: F811
+    there: set[str],
+    view: JobView,
+    error: type[Exception],
+    expected: str | None,
+) -> None:
+    task = make(expected_output=expected)
+    with pytest.raises(error, match=view.cause):
+        task.resume(task.execute(), ended(view))
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, end.cause) == ("failed", view.cause)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_task_that_does_not_defer_decides_alike(
+    make: Make,  # noqa: F811
+    there: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    is_there: bool,
+) -> None:
+    async def first_event(trigger: Any) -> dict[str, Any]:
+        return ended(DOUBTFUL)
+
+    monkeypatch.setattr("airflow_slurm.steps.first_event", first_event)
+    task = make(expected_output="/out", deferrable=False)
+    if is_there:
+        there.add("/out")
+        assert task.make().execute(task.context)["state"] == "CANCELLED"
+    else:
+        with pytest.raises(JobFailedForGood, match="CANCELLED"):
+            task.make().execute(task.context)
+
+
+def test_shards_are_judged_alike(make: Make, store: FileReceipts, there: set[str]) -> None:  # noqa: F811
+    there |= {"/out0", "/out2", "/out3"}
+    task = make(SlurmArrayOperator, shards=4, expected_output="/out%a", shard_retries=0)
+    tasks = {
+        "0": replace(DOUBTFUL, job_id="7_0"),
+        "1": replace(LOST, job_id="7_1"),
+        "2": replace(LOST, job_id="7_2", state="CANCELLED", cause=FORGOTTEN),  # ended in its hold, as it had run
+        "3": JobView("7_3", phase=Phase.SUCCEEDED, state="COMPLETED"),
+    }
+    event = ended(JobView("7", phase=Phase.LOST)) | {"tasks": {index: view.to_json() for index, view in tasks.items()}}
+    with pytest.raises(Exception, match=r"1 of 4 shards.*\(1\).*node_fail"):
+        task.resume(task.execute(), event)
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert {index: (shard["outcome"], shard["cause"]) for index, shard in end.shards.items()} == {
+        "0": ("succeeded", ""),
+        "1": ("failed", "node_fail"),
+        "2": ("succeeded", ""),
+        "3": ("succeeded", ""),
+    }
+
+
+@pytest.mark.parametrize(
+    ("cause", "files", "sent_again"),
+    [(GONE, {"/out0"}, "1"), (GONE, {"/out1"}, None), ("accounting does not answer", {"/out0"}, None)],
+)
+def test_shards_that_are_gone_and_have_made_their_output_keep_nobody_waiting(
+    make: Make,  # noqa: F811
+    store: FileReceipts,  # noqa: F811
+    there: set[str],
+    cause: str,
+    files: set[str],
+    sent_again: str | None,
+) -> None:
+    there |= files
+    task = make(SlurmArrayOperator, shards=2, expected_output="/out%a")
+    tasks = {
+        "0": JobView("7_0", phase=Phase.UNKNOWN, state="RUNNING", cause=cause).to_json(),
+        "1": JobView("7_1", phase=Phase.LOST, cause=FORGOTTEN, retryable=True).to_json(),
+    }
+    event = {"status": "unknown", "view": JobView("7", phase=Phase.UNKNOWN, cause=cause).to_json(), "tasks": tasks}
+    first = task.execute()
+    with pytest.raises(TaskDeferred if sent_again else UnknownOutcome) as caught:
+        task.resume(first, event)
+    if sent_again:
+        assert isinstance(caught.value, TaskDeferred)
+        assert caught.value.kwargs["request_state"]["array"] == sent_again
+    else:
+        assert store.end_of("work", 1) is None
+
+
+def test_one_shard_alone_keeps_its_number(make: Make) -> None:  # noqa: F811
+    task = make(SlurmArrayOperator, shards=[3])
+    event = ended(JobView("7", phase=Phase.SUCCEEDED)) | {
+        "tasks": {"3": JobView("7_3", phase=Phase.SUCCEEDED, state="COMPLETED").to_json()}
+    }
+    assert [end["index"] for end in task.resume(task.execute(), event)] == [3]
+
+
+def test_tasks_that_were_ended_in_their_hold_are_looked_at_before_they_run_again(make: Make, there: set[str]) -> None:  # noqa: F811
+    there.add("/out0")
+    task = make(SlurmArrayOperator, shards=1, expected_output="/out%a")
+    view = replace(LOST, job_id="7_0", state="CANCELLED", cause=FORGOTTEN)
+    event = ended(JobView("7", phase=Phase.LOST, cause=FORGOTTEN)) | {"tasks": {"0": view.to_json()}}
+    assert [end["outcome"] for end in task.resume(task.execute(), event)] == ["succeeded"]
