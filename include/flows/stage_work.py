@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.holds import output_decides
-from airflow_slurm.reconcile import NO_ACCOUNTING
+from airflow_slurm.reconcile import FORGOTTEN, NO_ACCOUNTING
 from airflow_slurm.requests import Done, JobRequest
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
@@ -110,7 +110,8 @@ def take(ended: Ended) -> None:
     """Commits what a job that ended has made; a key that is committed stays as it is. Raises as `accept` does."""
     if services.catalog().runs.committed(ended.spec.key) is not None:
         return
-    report = _report(ended, ended.deadline_s if _may_be_whole(ended.view) else _AFTER_A_FAILURE_S)
+    patient = _may_be_whole(ended.view) and ended.view.cause != FORGOTTEN
+    report = _report(ended, ended.deadline_s if patient else _AFTER_A_FAILURE_S)
     if report is None:
         raise _without_report(ended)
     _commit(ended, report)

@@ -142,7 +142,8 @@ class SlurmArrayOperator(SlurmJobOperator):
 
     def _ends(self, context: Context, state: dict[str, Any], views: Mapping[int, JobView]) -> dict[int, ShardEnd]:
         looked_at = [index for index, view in views.items() if self._has_to_show(view)]
-        missing = self._missing(looked_at)
+        forgotten = {index for index in looked_at if views[index].cause == FORGOTTEN}
+        missing = self._missing([i for i in looked_at if i not in forgotten]) | self._missing(list(forgotten), at_once=True)
         return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
 
     def _has_to_show(self, view: JobView) -> bool:
@@ -162,12 +163,12 @@ class SlurmArrayOperator(SlurmJobOperator):
             return replace(end, cause=error.cause, retryable=error.retryable, detail=str(error))
         return replace(end, outcome="succeeded", cause="", result=result)
 
-    def _missing(self, indices: Sequence[int]) -> set[int]:
+    def _missing(self, indices: Sequence[int], *, at_once: bool = False) -> set[int]:
         """Shards whose expected output does not appear in time; one connection asks for all."""
         if self.expected_output is None or not indices:
             return set()
         paths = {index: task_path(self.expected_output, index) for index in indices}
-        missing = SlurmHook(self.slurm_conn_id).missing(set(paths.values()), self.visibility_deadline_s)
+        missing = SlurmHook(self.slurm_conn_id).missing(set(paths.values()), 0.0 if at_once else self.visibility_deadline_s)
         return {index for index, path in paths.items() if path in missing}
 
     def _first_of_round(self, context: Context, key: str, store: KeepsHistory) -> int:

@@ -180,6 +180,10 @@ class SlurmClient:
         """When the controller was started, and as whom Slurm's daemons run."""
         return parse.controller(await self._ask(commands.scontrol_show_config(cluster or self._site.cluster)))
 
+    async def node_reasons(self, nodes: str, cluster: str | None = None) -> list[str]:
+        """Why some of these nodes (as Slurm lists them) are down or drained."""
+        return parse.node_reasons(await self._ask(commands.scontrol_show_nodes(nodes, cluster or self._site.cluster)))
+
     async def requeue(self, job_id: str, cluster: str | None = None) -> None:
         """Put a job back into the queue under its id."""
         await self._ask(commands.scontrol_requeue(job_id, cluster or self._site.cluster))

@@ -144,6 +144,16 @@ def scontrol_show_config(cluster: str | None = None) -> list[str]:
     return ["scontrol", *clusters_option(cluster), "show", "config"]
 
 
+def scontrol_show_nodes(nodes: str, cluster: str | None = None) -> list[str]:
+    """What the controller says of some nodes, a line each.
+
+    :param nodes: as Slurm prints them, such as ``n[1-3],gpu7``. :raises InvalidSpec: for what is no such list.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.,\[\]-]*", nodes):
+        raise InvalidSpec("nodes", f"{nodes!r} is not a list of nodes")
+    return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "node", nodes]
+
+
 def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> list[str]:
     """End a job; with a signal, send that to its batch shell instead (``--batch``), which is the program itself after ``exec``.
 

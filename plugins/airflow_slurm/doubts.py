@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.holds import QUESTIONS, as_doubted, may_be_mistaken
+from airflow_slurm.holds import QUESTIONS, as_doubted, as_refused, ended_by_somebody, may_be_mistaken, may_be_refused
 from airflow_slurm.parse import Controller
 from airflow_slurm.poller import Hub
-from airflow_slurm.reconcile import forgotten, started_anew
+from airflow_slurm.reconcile import FORGOTTEN, forgotten, started_anew
 from airflow_slurm.view import JobView
 from airflow_slurm.waiting import Wait
 
@@ -51,11 +51,27 @@ class Doubts:
             self._questions -= 1
             return {**now, **{name: before[name] for name in suspects}}
         by_us = await self._ended_by_us()
-        judged = {name: as_doubted(now[name], controller or Controller(), self._submitted_at, ended_by_us=by_us) for name in suspects}
-        for view in judged.values():
-            if view.doubtful:
-                self._log.warning("%s, and the controller was started after the submission: what it made tells more.", view.describe())
-        return {**now, **judged}
+        return {**now, **{name: await self._judged(now[name], controller or Controller(), by_us) for name in suspects}}
+
+    async def _judged(self, view: JobView, controller: Controller, by_us: bool) -> JobView:
+        judged = as_doubted(view, controller, self._submitted_at, ended_by_us=by_us)
+        if may_be_refused(judged) and not by_us and not ended_by_somebody(judged, controller):
+            judged = as_refused(judged, await self._node_reasons(judged.node_list))
+        if judged.cause == FORGOTTEN:
+            self._log.error(
+                "%s: its node has a job of that id, which the controller had forgotten. The node is drained now.", view.describe()
+            )
+        elif judged.doubtful:
+            self._log.warning("%s, and the controller was started after the submission: what it made tells more.", view.describe())
+        return judged
+
+    async def _node_reasons(self, nodes: str) -> list[str]:
+        assert self._hub.client is not None
+        try:
+            return await self._hub.client.node_reasons(nodes, self._wait.cluster)
+        except SlurmError as error:
+            self._log.debug("The controller does not say why %s may be drained: %s", nodes, error)
+            return []
 
     async def _controller(self) -> Controller | None:
         assert self._hub.client is not None

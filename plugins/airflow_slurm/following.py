@@ -142,7 +142,7 @@ class _Follower:
     def _as_rolled_back(self, view: JobView) -> JobView:
         if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
             return view
-        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True, doubtful=True)
+        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
 
     async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
         """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""

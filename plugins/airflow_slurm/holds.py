@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from airflow_slurm.parse import AccountingRow, Controller, QueueRow
-from airflow_slurm.reconcile import Observation, started_anew
+from airflow_slurm.reconcile import FORGOTTEN, Observation, started_anew
 from airflow_slurm.states import Phase, parse_state
 from airflow_slurm.view import JobView
 
@@ -29,6 +29,8 @@ ROLLED_BACK = "rolled_back"
 GONE = "the controller was started anew and does not know it any more"
 #: Ends that Slurm also gives a run which its controller has lost, however that really ended.
 MISTAKEN = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL"})
+#: Why Slurm drains a node that was to start a job which it runs already.
+DUPLICATE = "Duplicate jobid"
 #: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
 NODES_REPORT_WITHIN_S = 150.0
 #: So often a hold is lifted, and so often accounting is asked in vain, before what may have run counts as having run.
@@ -144,11 +146,29 @@ def as_doubted(view: JobView, controller: Controller, submitted_at: float, *, en
     """
     if ended_by_us or not may_be_mistaken(view) or not started_anew(controller.booted_at, submitted_at):
         return view
-    somebody = view.cancelled_by_uid is not None and view.cancelled_by_uid not in controller.own_uids
-    return view if somebody else replace(view, doubtful=True)
+    return view if ended_by_somebody(view, controller) else replace(view, doubtful=True)
+
+
+def ended_by_somebody(view: JobView, controller: Controller) -> bool:
+    """Whether accounting names a person as who cancelled the job."""
+    return view.cancelled_by_uid is not None and view.cancelled_by_uid not in controller.own_uids
+
+
+def may_be_refused(view: JobView) -> bool:
+    """Whether a job was cancelled in the second in which it got its nodes, so that it has to be asked why."""
+    return view.ended and view.state == "CANCELLED" and bool(view.node_list) and view.elapsed_s is not None and view.elapsed_s <= 1.0
+
+
+def as_refused(view: JobView, reasons: Sequence[str]) -> JobView:
+    """The end of a job that its node would not start, as it has one of that id: a run of its own, or of an earlier job whose number a controller
+    that had lost it gave away again. Slurm cancels it then and drains the node. Such a job has made nothing, but for that other run of its own.
+
+    :param reasons: why its nodes are drained, if they are.
+    """
+    return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True) if DUPLICATE in reasons else view
 
 
 def output_decides(view: JobView) -> bool:
-    """Whether Slurm's word about a job's end is none, as its controller lost the run: then what it was to make, if that is there and whole, is the
-    only evidence, and it is a success. Without it, the end stays what Slurm says, and an unknown one unknown."""
-    return view.doubtful or view.cause in (ROLLED_BACK, GONE)
+    """Whether Slurm's word about a job's end is none, as its controller lost the run, or the job: then what it was to make, if that is there and
+    whole, is the only evidence, and it is a success. Without it, the end stays what Slurm says, and an unknown one unknown."""
+    return view.doubtful or view.cause in (ROLLED_BACK, GONE, FORGOTTEN)

@@ -15,6 +15,7 @@ from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.holds import output_decides
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, owner_of
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.spec import JobSpec
@@ -115,7 +116,9 @@ class SlurmJobOperator(JobSteps):
         """
         if not view.succeeded and not (self.expected_output and output_decides(view)):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
-        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], self.visibility_deadline_s):
+        # What nobody saw run was waited for long enough when nobody knew what had become of it.
+        deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
+        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], deadline_s):
             if not view.succeeded:
                 words = f"{view.describe()}: {view.cause}, and {self.expected_output} is not there"
                 raise JobFailed(words, retryable=view.retryable, cause=view.cause)

@@ -168,6 +168,11 @@ def controller(text: str) -> Controller:
     return Controller(epoch(found.group(1)) if found else None, frozenset({0, *map(int, uids)}))
 
 
+def node_reasons(text: str) -> list[str]:
+    """Why nodes are down or drained, out of ``scontrol --oneliner show node``; nothing of those that are well."""
+    return [found.strip() for found in re.findall(r"\bReason=([^\[\n]*)", text) if found.strip()]
+
+
 def elapsed_s(text: str) -> float | None:
     """Seconds from ``[D-]HH:MM:SS``, ``MM:SS`` or ``MM:SS.mmm``; None for anything that is no duration."""
     found = re.fullmatch(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)", text.strip())

@@ -93,8 +93,6 @@ class JobSteps(BaseOperator):
         if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
             return self._not_waited_for(context, request_state, view, event["status"])
         try:
-            if _never_ran(view, request_state["tasks"]):
-                raise Resubmit(FORGOTTEN)
             if event["status"] == ROLLED_BACK:
                 return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
             decide = self.accept if event["status"] == "ended" else self.accept_unknown
@@ -106,6 +104,8 @@ class JobSteps(BaseOperator):
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
+            if _forgotten(view, request_state["tasks"]):
+                return self._again(context, request_state, view, Resubmit(FORGOTTEN))
             self._close(request_state, JobEnd("failed", error.cause, str(error), view, who(request_state["owner"])))
             if error.retryable:
                 raise
@@ -238,6 +238,6 @@ class JobSteps(BaseOperator):
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
 
 
-def _never_ran(view: JobView, tasks: dict[str, Any]) -> bool:
-    """Whether there is nothing to accept: the controller lost the job, or each of an array's, before it ran."""
-    return view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN and not task.get("doubtful") for task in tasks.values())
+def _forgotten(view: JobView, tasks: dict[str, Any]) -> bool:
+    """Whether nothing is known to have run: the controller lost the job, or each of an array's, before that."""
+    return view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in tasks.values())

@@ -10,11 +10,12 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.client import Answer
-from airflow_slurm.errors import JobFailedForGood, UnknownOutcome
+from airflow_slurm.commands import scontrol_show_nodes
+from airflow_slurm.errors import InvalidSpec, JobFailedForGood, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, output_decides
+from airflow_slurm.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, as_refused, may_be_refused, output_decides
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.parse import Controller, controller
+from airflow_slurm.parse import Controller, controller, node_reasons
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.states import TABLE, Phase
 from airflow_slurm.view import Change, JobView
@@ -74,6 +75,7 @@ def test_slurms_word_is_none_of_runs_that_their_controller_lost_and_only_of_thos
     ] == [
         ROLLED_BACK,
         GONE,
+        FORGOTTEN,
     ]
     assert not any(output_decides(JobView("7", phase=info.phase, state=name, cause=info.cause)) for name, info in TABLE.items())
 
@@ -177,6 +179,97 @@ async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_as
     assert event is not None
     assert {index: view.get("doubtful", False) for index, view in event["tasks"].items()} == {"0": True, "1": False, "2": False}
     assert watch.done() == ["scontrol show config"]
+
+
+REFUSED = replace(CANCELLED, cancelled_by_uid=None, elapsed_s=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked"),
+    [({}, True), ({"elapsed_s": 2.0}, False), ({"elapsed_s": None}, False), ({"node_list": ""}, False), ({"state": "FAILED"}, False)],
+)
+def test_who_is_asked_for_a_reason_was_cancelled_as_it_got_its_nodes(changed: dict[str, Any], asked: bool) -> None:
+    assert may_be_refused(replace(REFUSED, **changed)) is asked
+
+
+def test_a_job_that_its_node_would_not_start_is_lost_and_any_other_reason_says_nothing() -> None:
+    assert as_refused(REFUSED, ["Duplicate jobid"]) == replace(REFUSED, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
+    for reasons in ([], ["Not responding"], ["Duplicate jobid was here"]):
+        assert as_refused(REFUSED, reasons) == REFUSED
+
+
+def test_why_nodes_are_drained_is_read_as_the_controller_prints_it() -> None:
+    well = "NodeName=n2 Arch=x86_64 State=IDLE Comment=Reason\n"
+    # As seen with 22.05 after a restart, but for the columns between.
+    drained = "NodeName=n1 Arch=x86_64 State=IDLE+DRAIN ThreadsPerCore=1 Reason=Duplicate jobid [root@2026-11-30T09:58:01]\n"
+    assert node_reasons(well + drained) == ["Duplicate jobid"]
+    assert node_reasons(well) == []
+
+
+@pytest.mark.parametrize("nodes", ["", "-n", "n1;reboot", "n1 n2", "$(id)", "n1\n"])
+def test_what_is_no_list_of_nodes_reaches_no_command(nodes: str) -> None:
+    with pytest.raises(InvalidSpec):
+        scontrol_show_nodes(nodes)
+    assert scontrol_show_nodes("n[1-3,7],gpu-a.b_c", "c1") == [
+        "scontrol",
+        "--clusters=c1",
+        "--oneliner",
+        "show",
+        "node",
+        "n[1-3,7],gpu-a.b_c",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "uid", "cause"),
+    [
+        ("Duplicate jobid [root@2026-11-30T09:58:01]", None, FORGOTTEN),
+        ("bad disk [root@x]", None, "cancelled"),
+        ("Duplicate jobid [x]", 1000, "cancelled"),
+    ],
+)
+async def test_a_number_that_was_given_twice_costs_its_second_job_nothing_but_time(
+    kept: FileReceipts,  # noqa: F811
+    reason: str,
+    uid: int | None,
+    cause: str,
+) -> None:
+    """The controller runs since before the submission: it forgot the earlier job of that number."""
+
+    class Drained(Node):
+        async def _run(self, argv: Any, **more: Any) -> Answer:
+            answer = await super()._run(argv, **more)
+            return Answer(f"NodeName=n1 State=IDLE+DRAIN Reason={reason}\n", "", 0) if argv[-2:] == ["node", "n1"] else answer
+
+    word = f"CANCELLED by {uid}" if uid is not None else "CANCELLED"
+    node = Drained(Site({}, Answer(f"7|7|{word}|0:0|50|60|60|0|1|n1|a\n", "", 0)))
+    node.config = anew(49)
+    event = await Watch(kept, node).look()
+    assert event is not None
+    assert (event["status"], event["view"]["cause"], event["view"]["doubtful"]) == ("ended", cause, False)
+
+
+@pytest.mark.parametrize(("is_there", "ends_as"), [(True, "succeeded"), (False, "interrupted")])
+def test_what_nobody_saw_run_is_looked_at_before_it_is_sent_again(
+    make: Make,  # noqa: F811
+    store: FileReceipts,  # noqa: F811
+    there: set[str],
+    is_there: bool,
+    ends_as: str,
+) -> None:
+    there |= {"/out"} if is_there else set()
+    task = make(expected_output="/out")
+    event = ended(JobView("7", phase=Phase.LOST, cause=FORGOTTEN, retryable=True))
+    first = task.execute()
+    if is_there:
+        assert task.resume(first, event)["job_id"] == "7"
+    else:
+        with pytest.raises(TaskDeferred) as again:
+            task.resume(first, event)
+        assert again.value.kwargs["request_state"]["n"] == 2
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert end.outcome == ends_as
 
 
 def ended(view: JobView) -> dict[str, Any]:
