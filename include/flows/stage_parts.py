@@ -9,7 +9,7 @@ from typing import Any
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.shards import ShardEnd
+from airflow_slurm.shards import ShardEnd, settle
 from airflow_slurm.view import JobView
 from include.domain.canonical import digest
 from include.domain.errors import IntegrityError
@@ -93,7 +93,7 @@ def accept(request_state: dict[str, Any]) -> dict[str, Any]:
     """
     ends = _ends(request_state)
     request_state["shards"] = {str(end.index): end.to_json() for end in ends}
-    _judge(ends, request_state)
+    settle(ends, "parts", used=int(request_state["resubmits"]), most=PART_RETRIES, blameless=(*_NOT_ITS_FAULT, "interrupted"))
     return dict(GO_ON)
 
 
@@ -186,20 +186,3 @@ def _log_of(spec: RunSpec) -> Any:
     done = services.catalog().runs.committed(spec.key)
     assert done is not None, "taken just now"
     return stage_log(spec, done)
-
-
-def _judge(ends: Sequence[ShardEnd], request_state: Json) -> None:
-    left = [end for end in ends if not end.succeeded]
-    if not left:
-        return
-    words = f"{len(left)} of {len(ends)} parts are not done: " + "; ".join(
-        f"task {end.job_id} {end.cause}, {end.detail}" for end in left[:5]
-    )
-    for_good = [end for end in left if not end.retryable]
-    if for_good:
-        raise JobFailed(words, retryable=False, cause=for_good[0].cause)
-    failed = [end for end in left if end.cause not in (*_NOT_ITS_FAULT, "interrupted")]
-    if failed and int(request_state["resubmits"]) >= PART_RETRIES:
-        raise JobFailed(words, cause=failed[0].cause)
-    log.warning("%s. Only these are sent again.", words)
-    raise Resubmit("parts_failed" if failed else "parts_interrupted")

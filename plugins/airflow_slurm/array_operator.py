@@ -14,7 +14,7 @@ from airflow_slurm.operators import SlurmJobOperator, outcome_unknown
 from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
 from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, wanted_shards
+from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, settle, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
 from airflow_slurm.view import JobView
 
@@ -95,7 +95,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         store = _with_history(request_state["receipts"], request_state["receipts_config"])
         known = ends_since(history_of(store, request_state["key"]), request_state["carry"]["from_n"], request_state["n"])
         merge(known, ends.values())
-        self._judge([end for end in ends.values() if not end.succeeded], len(ends), self._retries_used(store, request_state))
+        settle(list(ends.values()), "shards", used=self._retries_used(store, request_state), most=self.shard_retries)
         if remaining(wanted, known):
             raise Resubmit("shards_missing")
         return self._result(context, wanted, known)
@@ -123,22 +123,6 @@ class SlurmArrayOperator(SlurmJobOperator):
         n, resubmits = int(state["n"]), int(state["resubmits"])
         ends = [r.end for r in history_of(store, state["key"]) if n - resubmits <= r.n < n and r.end is not None]
         return resubmits - sum(end.cause == FORGOTTEN for end in ends)
-
-    def _judge(self, unfinished: list[ShardEnd], count: int, resubmits: int) -> None:
-        failed = [end for end in unfinished if end.cause != FORGOTTEN]
-        if not failed and unfinished:
-            raise Resubmit(FORGOTTEN)
-        if not failed:
-            return
-        shown = "; ".join(f"{end.job_id} {end.state}: {end.cause} {end.detail}".strip() for end in failed[:5])
-        words = f"{len(failed)} of {count} shards failed ({expression([end.index for end in failed])}): {shown}"
-        for_good = [end for end in failed if not end.retryable]
-        if for_good:
-            raise JobFailed(words, retryable=False, cause=for_good[0].cause)
-        if resubmits >= self.shard_retries:
-            raise JobFailed(words, cause=failed[0].cause)
-        self.log.warning("%s. Only these are submitted again.", words)
-        raise Resubmit("shards_failed")
 
     def _ends(self, context: Context, state: dict[str, Any], views: Mapping[int, JobView]) -> dict[int, ShardEnd]:
         looked_at = [index for index, view in views.items() if self._has_to_show(view)]

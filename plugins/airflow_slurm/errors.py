@@ -126,8 +126,12 @@ class UnknownOutcome(SlurmError, AirflowFailException):
 
 
 class Resubmit(SlurmError):
-    """Raised by ``accept`` to ask for the next submission of the same key, without using up an Airflow retry."""
+    """Raised by ``accept`` to ask for the next submission of the same key, without using up an Airflow retry.
 
-    def __init__(self, cause: str = "interrupted") -> None:
-        super().__init__(f"The job ended as {cause!r} and is submitted again.")
+    :param cause: in one word. :param words: what of it a person should read in the task's log.
+    """
+
+    def __init__(self, cause: str = "interrupted", words: str = "") -> None:
+        super().__init__(words or f"The job ended as {cause!r} and is submitted again.")
         self.cause = cause
+        self.words = words

@@ -6,13 +6,14 @@ shard that was accepted is not submitted again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-from airflow_slurm.arrays import indices_of
-from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.arrays import expression, indices_of
+from airflow_slurm.errors import InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.receipts import Record
+from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.view import JobView
 
 
@@ -112,3 +113,28 @@ def merge(known: dict[int, ShardEnd], ends: Iterable[ShardEnd]) -> dict[int, Sha
 def remaining(wanted: Iterable[int], ends: Mapping[int, ShardEnd]) -> list[int]:
     """The shards that still have to run."""
     return [index for index in wanted if index not in ends or not ends[index].succeeded]
+
+
+def settle(ends: Sequence[ShardEnd], kind: str, *, used: int, most: int, blameless: Collection[str] = (FORGOTTEN,)) -> None:
+    """What follows from the ends of all tasks of a submission: nothing, if each is done.
+
+    :param kind: what they are called, such as ``shards``. :param used: how often some were submitted again in this try of the task, and ``most``:
+        how often some that failed may be. :param blameless: causes that say nothing about the program; what ended so goes on however often others failed.
+    :raises JobFailed: one failed for good, or too often. :raises Resubmit: those that are not done, and only they, are to be submitted again.
+    """
+    left = [end for end in ends if not end.succeeded]
+    if not left:
+        return
+    failed = [end for end in left if end.cause not in blameless]
+    named, what = (failed, "failed") if failed else (left, "are not done")
+    shown = "; ".join(f"{end.job_id} {end.state}: {end.cause} {end.detail}".strip() for end in named[:5])
+    words = f"{len(named)} of {len(ends)} {kind} {what} ({expression([end.index for end in named])}): {shown}"
+    for_good = [end for end in failed if not end.retryable]
+    if for_good:
+        raise JobFailed(words, retryable=False, cause=for_good[0].cause)
+    if failed and used >= most:
+        raise JobFailed(words, cause=failed[0].cause)
+    only_forgotten = all(end.cause == FORGOTTEN for end in left)
+    raise Resubmit(
+        f"{kind}_failed" if failed else FORGOTTEN if only_forgotten else f"{kind}_interrupted", f"{words}. Only these are sent again."
+    )

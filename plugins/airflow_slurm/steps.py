@@ -209,6 +209,8 @@ class JobSteps(BaseOperator):
         resubmits = int(state["resubmits"]) + 1
         if resubmits > int(state["max_resubmits"]):
             raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
+        if request.words:
+            self.log.warning("%s", request.words)
         self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
         return self._start(context, {"resubmits": resubmits})
 

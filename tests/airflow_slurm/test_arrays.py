@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from airflow_slurm.arrays import by_id, compact, expression, indices_of, main_id, summarise, tasks_by_state, whole_jobs
 from airflow_slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
-from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.errors import InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.following import ArrayFollower
 from airflow_slurm.parse import AccountingRow, QueueRow, accounting_rows, queue_rows
 from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.receipts import JobEnd, Record
 from airflow_slurm.script import render
-from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, remaining, wanted_shards
+from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, remaining, settle, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
 from airflow_slurm.states import Phase
 from airflow_slurm.view import JobView
@@ -202,3 +202,31 @@ def test_a_shard_that_succeeded_stays_so() -> None:
 def test_a_submission_that_was_given_up_says_nothing_about_its_shards() -> None:
     given_up = replace(record(1, "cancelled"), end=JobEnd("cancelled", "given_up"))
     assert remaining([0, 1], ends_since([given_up], 1)) == [0, 1]
+
+
+DONE = ShardEnd(0, 1, "7_0", "succeeded")
+FORGOTTEN_ONE = ShardEnd(1, 1, "7_1", "failed", cause="forgotten", retryable=True)
+PREEMPTED = ShardEnd(2, 1, "7_2", "failed", "PREEMPTED", "preempted", retryable=True)
+BROKEN = ShardEnd(3, 1, "7_3", "failed", "FAILED", "failed", "exit 7", retryable=True)
+HOPELESS = ShardEnd(4, 1, "7_4", "failed", "OUT_OF_MEMORY", "out_of_memory")
+
+
+@pytest.mark.parametrize(
+    ("ends", "used", "error", "cause", "words"),
+    [
+        ([DONE, FORGOTTEN_ONE], 9, Resubmit, "forgotten", r"1 of 2 parts are not done \(1\): 7_1 .*Only these are sent again"),
+        ([DONE, FORGOTTEN_ONE, PREEMPTED], 9, Resubmit, "parts_interrupted", r"2 of 3 parts are not done \(1-2\)"),
+        ([DONE, FORGOTTEN_ONE, BROKEN], 1, Resubmit, "parts_failed", r"1 of 3 parts failed \(3\): 7_3 FAILED: failed exit 7"),
+        ([DONE, PREEMPTED, BROKEN], 2, JobFailed, "failed", r"1 of 3 parts failed \(3\)"),
+        ([HOPELESS, BROKEN], 0, JobFailed, "out_of_memory", r"2 of 2 parts failed \(3-4\)"),
+    ],
+)
+def test_what_follows_from_the_ends_of_all_tasks(ends: list[ShardEnd], used: int, error: type[Exception], cause: str, words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        settle(ends, "parts", used=used, most=2, blameless=("forgotten", "preempted"))
+    assert getattr(caught.value, "cause", None) == cause
+    assert getattr(caught.value, "retryable", True) is (cause != "out_of_memory")
+
+
+def test_nothing_follows_if_each_is_done() -> None:
+    settle([DONE, replace(DONE, index=1)], "shards", used=9, most=0)

@@ -195,7 +195,7 @@ def test_a_part_that_fails_too_often_fails_the_task_and_is_named(sharded: Sharde
     request, n = sharded.submitted()
     sharded.leaves(0, 1, 700)
     state = sharded.ended(request, n, {0: completed(0), 1: failed(1), 2: failed(2)}, resubmits=stage_parts.PART_RETRIES)
-    with pytest.raises(JobFailed, match=r"2 of 3 parts are not done: task 5501_1 .*part 2 of 3 on c2") as caught:
+    with pytest.raises(JobFailed, match=r"2 of 3 parts failed \(1-2\): 5501_1 .*part 2 of 3 on c2") as caught:
         stage_parts.accept(state)
     assert caught.value.retryable
     assert sharded.committed == [0], "what is done stays done"
