@@ -47,10 +47,10 @@ def slurm(cluster: PrivateSlurm) -> Iterator[PrivateSlurm]:
     for daemon in cluster.daemons:
         cluster.spawn(daemon)
     cluster.run("scancel", "--user", cluster.user, check=False)
-    _take_back_nodes(cluster)
+    take_back_nodes(cluster)
 
 
-def _take_back_nodes(cluster: PrivateSlurm) -> None:
+def take_back_nodes(cluster: PrivateSlurm) -> None:
     """Slurm drains a node that is asked to start a job which it runs already, as a killed controller does."""
     out = cluster.run("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N", check=False).stdout
     for node in set(out.split()):
