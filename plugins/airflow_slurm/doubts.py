@@ -76,7 +76,7 @@ class Doubts:
     async def _controller(self) -> Controller | None:
         assert self._hub.client is not None
         try:
-            return await self._hub.client.controller(self._wait.cluster)
+            return await self._hub.controller(self._hub.client, self._wait.cluster)
         except SlurmError as error:
             self._log.debug("The controller does not say when it was started: %s", error)
             return None

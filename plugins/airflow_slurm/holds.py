@@ -135,7 +135,7 @@ def as_doubted(view: JobView, controller: Controller, submitted_at: float, *, en
     """The end of a job, marked as doubtful if it may be a restarted controller's mistake; what it made decides then: :func:`output_decides`.
 
     A controller killed within seconds of a start comes back with the job as waiting, and starts it beside itself: slurmd refuses, and cancels
-    the job (seen with 22.05: ``CANCELLED by 0``, the node drained as *Duplicate jobid*). One that has it as running, when its node does not any
+    the job (seen with 22.05: ``CANCELLED``, by nobody or by root, and the node drained as *Duplicate jobid*). One that has it as running, when its node does not any
     more, says ``NODE_FAIL``. Either way the run itself may have ended well.
 
     Whoever is named as its end is believed: with ``CANCELLED by 1000`` a person cancelled it, also after a restart and with its output there. Only

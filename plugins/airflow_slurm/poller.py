@@ -20,7 +20,7 @@ from airflow_slurm.client import IDS_A_COMMAND, SlurmClient
 from airflow_slurm.errors import AccountingDisabled, SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.pace import Pace
-from airflow_slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.parse import AccountingRow, Controller, QueueRow
 from airflow_slurm.reconcile import Observation, wants_accounting
 
 log = structlog.get_logger(__name__)
@@ -110,6 +110,19 @@ class Hub:
     seekers: set[object] = field(default_factory=set)
     client: SlurmClient | None = None
     last_look: float | None = None
+    _said: dict[str | None, tuple[float | None, asyncio.Future[Controller]]] = field(default_factory=dict)
+
+    async def controller(self, client: SlurmClient, cluster: str | None) -> Controller:
+        """What the controller says of itself: asked once in a look, however many jobs it may have lost.
+
+        :raises SlurmError: if it does not say.
+        """
+        asked_in, asking = self._said.get(cluster, (None, None))
+        if asking is None or asked_in is None or asked_in != self.last_look:
+            asking = asyncio.ensure_future(client.controller(cluster))
+            self._said[cluster] = (self.last_look, asking)
+        # One trigger may be cancelled while others wait for the same answer.
+        return await asyncio.shield(asking)
 
     def look_in_s(self, interval_s: float) -> float:
         """Seconds until a new loop may look: triggers come and go, and each first one starts a loop."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +180,28 @@ async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_as
     assert event is not None
     assert {index: view.get("doubtful", False) for index, view in event["tasks"].items()} == {"0": True, "1": False, "2": False}
     assert watch.done() == ["scontrol show config"]
+
+
+async def test_a_thousand_ends_of_one_look_ask_the_controller_once(kept: FileReceipts) -> None:  # noqa: F811
+    node = Node(Site(sacct=ends()))
+    node.config = anew()
+    watches = [Watch(kept, node) for _ in range(1000)]
+    hub = watches[0].follower._hub
+    hub.last_look = 1.0
+    for watch in watches:
+        watch.follower._doubts._hub = hub
+    node.site.rows["7"] = list(RUNNING)
+    for watch in watches:
+        assert await watch.look() is None
+    node.site.rows["7"] = ["CANCELLED", "None", "60", "(null)"]
+    events = await asyncio.gather(*(watch.look() for watch in watches))
+    assert all(event is not None and event["view"]["doubtful"] for event in events)
+    assert watches[0].done() == ["scontrol show config"]
+    # What was said in one look is not taken for what is so in the next.
+    hub.last_look, node.config = 2.0, anew(49)
+    assert (await hub.controller(node, None)).booted_at == 49.0
+    node.config = anew(48)
+    assert (await hub.controller(node, None)).booted_at == 49.0
 
 
 REFUSED = replace(CANCELLED, cancelled_by_uid=None, elapsed_s=0.0)
