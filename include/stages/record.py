@@ -1,5 +1,5 @@
 """Whether a run is a success, and what it gave. Success = Slurm COMPLETED *and* a complete report *and* manifests that verify *and*
-the last step that was asked for, or a stop reason that the recipe allows."""
+the last step that was asked for, or a stop reason that the recipe allows. Without the first only where Slurm can't say how a job ended."""
 
 from collections.abc import Mapping
 from typing import Any
