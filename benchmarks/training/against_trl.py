@@ -45,6 +45,7 @@ def parser_of(description: str | None, **defaults: int) -> argparse.ArgumentPars
     parser.add_argument("--rounds", type=int, default=3)
     for field, kind in Workload.numbers():
         parser.add_argument(f"--{field.replace('_', '-')}", type=kind, default=defaults.get(field, getattr(Workload, field)))
+    parser.add_argument("--base", default="", help="a folder that base import made, or a GGUF file; without it a model is made on the spot")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     return parser
 

@@ -62,7 +62,11 @@ def _ppo(load: Workload) -> dict[str, Any]:
 
 def _attempt(store: Store, spec: RunSpec, load: Workload, rank: int) -> list[str]:
     """The program's arguments; ranks after the first wait until that one has written them down."""
-    settings = {"micro_batch": load.batch // load.ranks, "generation_batch": 256, "save_every_steps": load.save_every or 10**6}
+    settings = {
+        "micro_batch": load.micro_batch or load.batch // load.ranks,
+        "generation_batch": 256,
+        "save_every_steps": load.save_every or 10**6,
+    }
     if rank == 0:
         return store.prepare(spec, save_in_background=True, keep_checkpoints=1, **settings)
     run = store.root / RunDir(spec.key).root

@@ -99,9 +99,9 @@ def made_store(folder: Path, load: Workload) -> Store:
 
 
 def _base(store: Store, load: Workload) -> None:
-    """The tiny model, trained for a few updates (for PPO until it ends its answers), or random weights of a larger one."""
+    """The one that is given; or the tiny model, trained for a few updates (for PPO until it ends its answers), or random weights of a larger one."""
     if load.base:
-        store.artifact("base", Path(load.base))
+        store.artifact("base", _given_base(store, Path(load.base)))
         return
     chance = random.Random(12)  # noqa: S311
     dialogues = [{"prompt": _question(chance, load, n), "response": _answer(chance, load)} for n in range(400)]
@@ -116,6 +116,15 @@ def _base(store: Store, load: Workload) -> None:
     store.artifact("base", run(store, base_import.main, store.spec("base_import", {"source": "source"}, config)) / "base")
     if load.vocabulary:
         store.artifact("base", _random_base(store, load))
+
+
+def _given_base(store: Store, path: Path) -> Path:
+    """A model of somebody's: a folder that base import made, or a GGUF file, which is imported here."""
+    if path.is_dir():
+        return path
+    store.raw("source", path.name, path.read_bytes())
+    config = {"kind": "gguf", "file": path.name, "dtype": "float32"}
+    return run(store, base_import.main, store.spec("base_import", {"source": "source"}, config)) / "base"
 
 
 def _random_base(store: Store, load: Workload) -> Path:

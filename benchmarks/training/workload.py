@@ -23,7 +23,8 @@ class Workload:
 
     batch: examples of an update over all ranks; of PPO the answers of an iteration. save_every: updates between two checkpoints, 0: none.
     vocabulary: 0 is the tiny model with a tokenizer's own; else random weights of a model with so many rows of embeddings.
-    base: a model's folder made before; empty: made anew. new_tokens, epochs: PPO's. device: cpu or cuda.
+    base: a folder that base import made, or a GGUF file; empty: made anew. new_tokens, epochs: PPO's. micro_batch: rows that our side
+    computes at once, of like length where the program groups by it; 0: all of a rank's. TRL has all at once. device: cpu or cuda.
     """
 
     program: str
@@ -39,6 +40,7 @@ class Workload:
     save_every: int = 0
     new_tokens: int = 48
     epochs: int = 2
+    micro_batch: int = 0
     precision: str = "fp32"
     device: str = "cpu"
     packing: bool = False

@@ -6,6 +6,7 @@ from typing import Any
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.engines.engine import EngineSettings
+from include.training.engines.precision import keep_cast
 from include.training.model_checks import check_trained
 from include.training.model_io import compute_device, load_causal_lm
 from include.training.reward.head import Critic, load_reward_model
@@ -43,6 +44,8 @@ class Models:
         critic = Critic(load_reward_model(job.input("reward_model"), settings.attention).to(device), members[0].normaliser)
         others = {"reference": reference, **{member.name: member.model for member in members}}
         check_models({"actor": actor.train(), "critic": critic.train(), **others})
+        for model in others.values():
+            keep_cast(model, settings.precision)
         return cls(actor.eval(), critic, reference, members)
 
     def learner(self, job: Job, settings: PpoSettings, make_engine: MakeActorEngine) -> Learner:
