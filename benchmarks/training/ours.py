@@ -67,6 +67,8 @@ def _attempt(store: Store, spec: RunSpec, load: Workload, rank: int) -> list[str
         "generation_batch": 256,
         "save_every_steps": load.save_every or 10**6,
     }
+    if load.program == "ppo":
+        settings["reuse_first_pass"] = True
     if rank == 0:
         return store.prepare(spec, save_in_background=True, keep_checkpoints=1, **settings)
     run = store.root / RunDir(spec.key).root

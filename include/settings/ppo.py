@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from include.settings.base import Settings, added_identity, identity, placement
+from include.settings.base import Settings, added_identity, added_placement, identity, placement
 from include.settings.stage import Precision, StageSettings
 
 
@@ -92,6 +92,14 @@ class PpoSettings(StageSettings):
     """So many validation prompts are answered before and after; 0: none."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
+    reuse_first_pass: bool = added_placement(False)
+    """The first minibatch learns from the passes that gave its old log-probabilities and values: less time, more memory, the same bits."""
+
+    @model_validator(mode="after")
+    def _whole_weights(self) -> "PpoSettings":
+        if self.reuse_first_pass and self.zero_stage == 3:
+            raise ValueError("reuse_first_pass needs zero_stage 0 to 2: at 3 a pass gives its weights up before the next one begins")
+        return self
 
     @model_validator(mode="after")
     def _shared_equally(self) -> "PpoSettings":

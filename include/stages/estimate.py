@@ -147,7 +147,9 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     decoding = hardware.decoding_seconds(
         shape.parameters, settings.prompts_per_iteration, settings.max_new_tokens, settings.generation_batch, "float32"
     )
-    scored = (3 + members) * FORWARD * shape.parameters * tokens  # reference, value, the actor's own log-probabilities, rewards
+    # reference and rewards; values and the actor's own log-probabilities, of which the first minibatch's may serve the update too
+    reused = min(1.0, settings.minibatch / settings.prompts_per_iteration) if settings.reuse_first_pass else 0.0
+    scored = (3 + members - 2 * reused) * FORWARD * shape.parameters * tokens
     read = FORWARD * shape.parameters * settings.iterations * settings.prompts_per_iteration * settings.max_length * PROMPT_SHARE
     seconds = {
         "prompts": hardware.seconds(read, "fp32"),
@@ -162,10 +164,15 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     one = memory.training(shape, layout)
     shared = ("activations", "logits", "bf16 copies", "buckets", "gathered")  # actor and critic take turns
     parts = {name: value if name in shared else 2 * value for name, value in one.items()}
+    if settings.reuse_first_pass:
+        passes = math.ceil(settings.minibatch / hardware.devices / settings.micro_batch)
+        parts |= {name: 2 * passes * parts[name] for name in ("activations", "bf16 copies") if name in parts} | {
+            "logits": passes * parts["logits"]
+        }
     if settings.zero_stage == 3:
         parts["drawing"] = memory.FP32 * shape.parameters  # a whole copy of the actor to draw answers with
-    parts["reference"] = memory.FP32 * shape.parameters
-    parts["rewards"] = members * memory.FP32 * shape.parameters
+    frozen = memory.frozen(shape, settings.precision)
+    parts |= {"reference": frozen, "rewards": members * frozen}
     rows = min(settings.generation_batch, settings.prompts_per_iteration)
     parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
     spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), parts)

@@ -127,6 +127,12 @@ def answering(shape: Shape, rows: int, length: int, weight_bytes: int) -> dict[s
     }
 
 
+def frozen(shape: Shape, precision: str) -> float:
+    """A model that scores and never learns. In bf16_autocast linear layers hold rounded weights, the embedding stays float32."""
+    embedding = shape.vocabulary * shape.hidden
+    return FP32 * shape.parameters if precision != "bf16_autocast" else FP32 * embedding + 2 * (shape.parameters - embedding)
+
+
 def first_process(shape: Shape, layout: Layout) -> float:
     """Bytes of CPU memory that the first process needs on top for a checkpoint of whole tensors: gathered, and copied to be
     written behind the work."""

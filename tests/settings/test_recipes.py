@@ -33,6 +33,7 @@ PLACEMENT = {
     "pipeline_parallel",
     "members",
     "parts",
+    "reuse_first_pass",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 

@@ -12,7 +12,7 @@ from include.settings.training import LoraSettings
 from include.stages.choices import choices
 from include.stages.estimate import StageCost, estimate
 from include.stages.hardware import Hardware, shape_of
-from include.stages.memory import Layout, Shape, first_process, offloaded, state, training
+from include.stages.memory import Layout, Shape, first_process, frozen, offloaded, state, training
 
 ONE = Hardware(devices=1, peak_tflops=1.0, bandwidth_gb_s=1000.0, memory_gb=80.0, utilisation=0.5)
 TINY = recipe("tiny")
@@ -107,6 +107,20 @@ def test_ppo_counts_two_trained_and_four_scoring_models_and_its_bottleneck_moves
     assert cut_up.state_gb == pytest.approx((2 * 20 / 8 + 2 * 4 + 4) * 1e-3)
     assert ppo.bottleneck == "training"
     assert _stages(Hardware(1, 1000.0, 1.0), "ppo")["ppo"].bottleneck == "decoding"
+
+
+def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes() -> None:
+    settings = TINY.ppo.model_copy(update={"micro_batch": 4, "minibatch": 16, "prompts_per_iteration": 32})
+    before, after = (_stages(method="ppo", ppo=settings.model_copy(update={"reuse_first_pass": reused}))["ppo"] for reused in (False, True))
+    tokens = settings.iterations * settings.prompts_per_iteration * settings.max_length
+    assert before.seconds["scoring"] - after.seconds["scoring"] == pytest.approx(2e6 * tokens / 0.5e12)
+    assert after.memory["activations"] == pytest.approx(8 * before.memory["activations"])
+    assert after.memory["logits"] == pytest.approx(4 * before.memory["logits"])
+
+
+def test_frozen_models_hold_rounded_weights_under_autocast_but_for_the_embedding() -> None:
+    shape = Shape(parameters=1000, layers=1, hidden=4, vocabulary=50, kv_width=4)
+    assert (frozen(shape, "fp32"), frozen(shape, "bf16_autocast")) == (4000, 4 * 200 + 2 * 800)
 
 
 def test_a_server_over_several_devices_shares_the_weights() -> None:

@@ -209,6 +209,11 @@ def run_here(store: Store, spec: RunSpec, n: int = 1, **settings: Any) -> Starte
     return Started(Path(arguments[-1]), code, "")
 
 
+def weights_of(started: Started) -> bytes:
+    """The policy as it was written."""
+    return (started.output("policy") / "model.safetensors").read_bytes()
+
+
 def killed(store: Store, spec: RunSpec, moment: str, number: int, n: int = 1, **settings: Any) -> Started:
     """One attempt in a process of its own that is SIGKILLed at the `number`-th `moment` (see kill_at.py)."""
     wrapper = [str(PROJECT / "tests" / "training" / "kill_at.py"), f"include.training.{spec.stage}", moment, str(number)]

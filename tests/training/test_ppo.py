@@ -17,7 +17,9 @@ from include.runtime.chat import prompt_ids  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
 from include.training.rl import collect as ppo_collect  # noqa: E402
 from include.training.rl import rewards as reward_scoring  # noqa: E402
+from include.training.rl.batch import MicroBatch  # noqa: E402
 from include.training.rl.rollouts import read_rollouts  # noqa: E402
+from include.training.rl.update import Learner  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
     PPO,
     curve,
@@ -29,6 +31,7 @@ from tests.training.align_store import (  # noqa: E402
     run_here,
     shared_root,
     signalled,
+    weights_of,
 )
 from tests.training.harness import Started, Store, question, sums  # noqa: E402
 
@@ -135,6 +138,31 @@ def test_a_micro_batch_of_another_size_changes_the_figures_by_rounding_only(stor
     for ours, other in zip(done.lines, small.lines, strict=True):
         for name in ("kl", "value_loss", "policy_loss", "score"):
             assert other[name] == pytest.approx(ours[name], abs=2e-4)
+
+
+def test_an_update_that_learns_from_the_first_passes_changes_no_bit(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two minibatches in two micro-batches each, over two epochs, one is learnt from without computing it again."""
+    passes, values = [0], Learner._values
+
+    def counted(self: Learner, micro: MicroBatch) -> torch.Tensor:
+        passes[-1] += 1
+        return values(self, micro)
+
+    monkeypatch.setattr(Learner, "_values", counted)
+    given = {"iterations": 2, "prompts_per_iteration": 8, "minibatch": 4, "epochs": 2}
+    twice = run_here(store, ppo_spec(store, salt="passes twice", **given), micro_batch=2)
+    passes.append(0)
+    reused = run_here(store, ppo_spec(store, salt="passes once", **given), micro_batch=2, reuse_first_pass=True)
+    assert reused.code == 0, reused.report.message
+    assert passes == [2 * (4 + 8), 2 * (4 + 8 - 2)]
+    assert weights_of(reused) == weights_of(twice)
+    assert curve(reused) == curve(twice)
+
+
+def test_first_passes_need_whole_weights(store: Store) -> None:
+    refused = run_here(store, ppo_spec(store, salt="cut up", zero_stage=3), reuse_first_pass=True)
+    assert refused.code != 0
+    assert "reuse_first_pass needs zero_stage 0 to 2" in str(refused.report.message)
 
 
 def test_a_first_ratio_away_from_one_stops_the_run_by_name(store: Store) -> None:

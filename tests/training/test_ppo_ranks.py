@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.training.align_store import PPO, ppo_spec, rewarded_store, rollouts_of, run_here, shared_root
+from tests.training.align_store import PPO, curve, ppo_spec, rewarded_store, rollouts_of, run_here, shared_root, weights_of
 from tests.training.harness import Started, Store
 from tests.training.resume_matrix import Cell, outcomes
 
@@ -27,6 +27,17 @@ def alone(store: Store) -> Started:
     done = run_here(store, ppo_spec(store, salt="alone", **SMALL))
     assert done.code == 0, done.report.message
     return done
+
+
+@pytest.mark.parametrize("stage", [0, 2])
+def test_two_ranks_that_learn_from_their_first_passes_change_no_bit(store: Store, stage: int) -> None:
+    twice, reused = (
+        store.run_ranks(ppo_spec(store, salt=f"first passes {reuse}", zero_stage=stage, **SMALL), 2, reuse_first_pass=reuse, micro_batch=1)
+        for reuse in (False, True)
+    )
+    assert reused.code == 0, reused.stderr
+    assert weights_of(reused) == weights_of(twice)
+    assert curve(reused) == curve(twice)
 
 
 def _saved(started: Started) -> dict[str, Any]:

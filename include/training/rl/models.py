@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+from include.domain.errors import SpecError
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.engines.engine import EngineSettings
@@ -55,4 +56,8 @@ class Models:
         critic = make_engine(self.critic, replace(common, learning_rate=settings.critic_learning_rate))
         for engine in (actor, critic):
             check_trained(engine)
-        return Learner(actor, critic, self.reference, settings, DrawingActor(actor, job.input("policy"), settings.attention))
+        reused = job.settings.flag("reuse_first_pass", False)
+        if reused and actor.cut_up:
+            raise SpecError("reuse_first_pass needs zero_stage 0 to 2: at 3 a pass gives its weights up before the next one begins")
+        drawing = DrawingActor(actor, job.input("policy"), settings.attention)
+        return Learner(actor, critic, self.reference, settings, drawing, reuse_first_pass=reused)

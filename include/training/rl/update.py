@@ -65,14 +65,22 @@ class Figures:
 
 
 class Learner:
-    """Actor and critic in their engines, the frozen reference and the actor that draws beside them."""
+    """Actor and critic in their engines, the frozen reference and the actor that draws beside them.
 
-    def __init__(self, actor: Any, critic: Any, reference: Any, settings: PpoSettings, drawing: DrawingActor) -> None:
+    reuse_first_pass: the passes that say what actor and critic think of the first minibatch are kept with their gradients, and the update
+    learns from them instead of computing the same once more: the same in every bit, for the memory of a minibatch's activations in both.
+    """
+
+    def __init__(
+        self, actor: Any, critic: Any, reference: Any, settings: PpoSettings, drawing: DrawingActor, *, reuse_first_pass: bool = False
+    ) -> None:
         self.actor = actor
         self.drawing = drawing
         self.critic = critic
         self.reference = reference
         self.settings = settings
+        self.reuse_first_pass = reuse_first_pass
+        self._first_passes: list[tuple[Tensor, Tensor]] = []
 
     @property
     def ranks(self) -> Ranks:
@@ -84,9 +92,14 @@ class Learner:
         """Log-probabilities and values of every answer token, in the micro-batches the update will use."""
         seen = torch.zeros(3, *shape)
         old, reference, value = seen
-        for micro in plan:
-            old[micro.cells] = self._log_probs(self.actor, micro).cpu()
-            value[micro.cells] = self._values(micro).cpu()
+        self._first_passes = []
+        reused = len(plan.minibatches[0].micros) if self.reuse_first_pass else 0
+        for at, micro in enumerate(plan):
+            with torch.set_grad_enabled(at < reused):
+                passed = self._log_probs(self.actor, micro), self._values(micro)
+            if at < reused:
+                self._first_passes.append(passed)
+            old[micro.cells], value[micro.cells] = (found.detach().cpu() for found in passed)
             with precision_context(self.settings.precision, self.actor.device.type):
                 reference[micro.cells] = self._log_probs(self.reference, micro).cpu()
         self.ranks.filled(seen)
@@ -106,10 +119,12 @@ class Learner:
         figures, first = Figures(), True
         for _ in range(self.settings.epochs):
             for minibatch in plan.minibatches:
+                passes: list[tuple[Tensor, Tensor] | None] = [*self._first_passes] or [None for _ in minibatch.micros]
+                self._first_passes = []
                 tokens = float(lesson.mask_BT[minibatch.rows].sum())
                 if not tokens:
                     continue
-                gaps = [self._micro(micro, lesson, tokens, figures) for micro in minibatch.micros]
+                gaps = [self._micro(micro, lesson, tokens, figures, passed) for micro, passed in zip(minibatch.micros, passes, strict=True)]
                 if first:
                     check_first(self.ranks.most(_largest(gaps))[0])
                     first = False
@@ -118,19 +133,20 @@ class Learner:
         self.drawing.changed()
         return figures.means(self.ranks)
 
-    def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures) -> float:
-        """Forward and backward of one micro-batch, weighted by its share of the minibatch's tokens on all ranks; gives the ratio gap."""
+    def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures, passed: tuple[Tensor, Tensor] | None) -> float:
+        """Forward (unless it has `passed` already) and backward of one micro-batch, weighted by its share of the minibatch's tokens on
+        all ranks; gives the ratio gap."""
         settings, device = self.settings, self.actor.device
         told = (lesson.old_BT, lesson.mask_BT, lesson.advantage_BT, lesson.return_BT, lesson.value_BT)
         old, mask, advantage, returns, old_value = (value_BT[micro.cells].to(device) for value_BT in told)
-        new = self._log_probs(self.actor, micro)
+        new = passed[0] if passed else self._log_probs(self.actor, micro)
         losses = policy_losses(new, old, advantage, settings.clip)
         if lesson.weight_BT is not None:
             losses = losses * lesson.weight_BT[micro.cells].to(device)
         policy_loss = masked_mean(losses, mask)
         share = float(mask.sum()) / tokens
         self.actor.backward(policy_loss * share)
-        values = self._values(micro)
+        values = passed[1] if passed else self._values(micro)
         value_loss = masked_mean(value_losses(values, old_value, returns, settings.value_clip), mask)
         self.critic.backward(settings.value_coefficient * value_loss * share)
         seen = new.detach()
