@@ -96,14 +96,15 @@ def test_decoding_is_bound_by_memory_in_small_batches_and_by_arithmetic_in_large
 
 
 def test_ppo_counts_two_trained_and_four_scoring_models_and_its_bottleneck_moves() -> None:
-    ppo = _stages(method="ppo")["ppo"]
+    apart = TINY.ppo.model_copy(update={"reuse_first_pass": False})
+    ppo = _stages(method="ppo", ppo=apart)["ppo"]
     tokens = TINY.ppo.iterations * TINY.ppo.prompts_per_iteration * TINY.ppo.max_length
     assert ppo.seconds["training"] == pytest.approx(12e6 * tokens / 0.5e12)
     assert ppo.seconds["scoring"] == pytest.approx(8e6 * tokens / 0.5e12)
     assert _state(ppo) == pytest.approx({"weights": 8, "gradients": 8, "moments": 16})
     assert (ppo.memory["reference"], ppo.memory["rewards"]) == pytest.approx((4e-3, 4e-3))
     assert ppo.state_gb == pytest.approx(40e-3)
-    cut_up = _stages(Hardware(devices=8), "ppo", ppo=TINY.ppo.model_copy(update={"zero_stage": 3}))["ppo"]
+    cut_up = _stages(Hardware(devices=8), "ppo", ppo=apart.model_copy(update={"zero_stage": 3}))["ppo"]
     assert cut_up.state_gb == pytest.approx((2 * 20 / 8 + 2 * 4 + 4) * 1e-3)
     assert ppo.bottleneck == "training"
     assert _stages(Hardware(1, 1000.0, 1.0), "ppo")["ppo"].bottleneck == "decoding"
