@@ -62,7 +62,7 @@ class Doubts:
                 "%s: its node has a job of that id, which the controller had forgotten. The node is drained now.", view.describe()
             )
         elif judged.doubtful:
-            self._log.warning("%s, and the controller was started after the submission: what it made tells more.", view.describe())
+            self._log.warning("%s. What it made tells more.", judged.describe())
         return judged
 
     async def _node_reasons(self, nodes: str) -> list[str]:

@@ -114,6 +114,8 @@ class JobView:
             parts.append(f"restart {self.restarts}")
         if self.exit_code is not None and self.ended:
             parts.append(f"exit {self.exit_code}" + (f" signal {self.signal}" if self.signal else ""))
+        if self.doubtful:
+            parts.append("(a restarted controller's word: it had lost the run)")
         if self.tasks:
             parts.append("tasks: " + ", ".join(f"{state} {indices}" for state, indices in self.tasks.items()))
         if self.phase is Phase.UNKNOWN:

@@ -70,6 +70,11 @@ def test_which_ends_are_no_word_about_the_run(changed: dict[str, Any], doubtful:
     assert as_doubted(view, ANEW, 50.0, ended_by_us=True) == view
 
 
+def test_who_reads_of_such_an_end_is_told_what_it_is_worth() -> None:
+    assert CANCELLED.describe() == "job 7 CANCELLED on n1"
+    assert replace(CANCELLED, doubtful=True).describe() == "job 7 CANCELLED on n1 (a restarted controller's word: it had lost the run)"
+
+
 def test_slurms_word_is_none_of_runs_that_their_controller_lost_and_only_of_those() -> None:
     assert [
         cause for cause in (ROLLED_BACK, GONE, FORGOTTEN, "cancelled", "no_accounting") if output_decides(replace(CANCELLED, cause=cause))
