@@ -84,8 +84,10 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
             living.cancel()
             await asyncio.gather(living, return_exceptions=True)
             gates.go()
-        if verdict == "success" and await asyncio.to_thread(_alive, slurm, key):
-            await processes(reconciler, task)  # as its DAG does every few minutes: it cancels what was queued late, and is held
+        if verdict.partition(":")[0] in ("success", "failure") and await asyncio.to_thread(_alive, slurm, key):
+            await processes(
+                reconciler, task
+            )  # as its DAG does every few minutes: it cancels what was queued late, or came back, and is held
         return await asyncio.to_thread(_judged, cell, scene, task, verdict, time.monotonic() - started)
 
 
