@@ -10,7 +10,7 @@ from airflow_slurm.errors import SlurmError
 from airflow_slurm.holds import QUESTIONS, as_doubted, as_refused, ended_by_somebody, may_be_mistaken, may_be_refused
 from airflow_slurm.parse import Controller
 from airflow_slurm.poller import Hub
-from airflow_slurm.reconcile import FORGOTTEN, forgotten, started_anew
+from airflow_slurm.reconcile import forgotten, started_anew
 from airflow_slurm.view import JobView
 from airflow_slurm.waiting import Wait
 
@@ -57,11 +57,11 @@ class Doubts:
         judged = as_doubted(view, controller, self._submitted_at, ended_by_us=by_us)
         if may_be_refused(judged) and not by_us and not ended_by_somebody(judged, controller):
             judged = as_refused(judged, await self._node_reasons(judged.node_list))
-        if judged.cause == FORGOTTEN:
+        if judged.cause != view.cause:
             self._log.error(
                 "%s: its node has a job of that id, which the controller had forgotten. The node is drained now.", view.describe()
             )
-        elif judged.doubtful:
+        if judged.doubtful:
             self._log.warning("%s. What it made tells more.", judged.describe())
         return judged
 

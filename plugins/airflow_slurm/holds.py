@@ -161,11 +161,14 @@ def may_be_refused(view: JobView) -> bool:
 
 def as_refused(view: JobView, reasons: Sequence[str]) -> JobView:
     """The end of a job that its node would not start, as it has one of that id: a run of its own, or of an earlier job whose number a controller
-    that had lost it gave away again. Slurm cancels it then and drains the node. Such a job has made nothing, but for that other run of its own.
+    that had lost it gave away again. Slurm cancels it then and drains the node. Of the latter nothing has run; the former's run is over, and lost
+    unless it made its output.
 
     :param reasons: why its nodes are drained, if they are.
     """
-    return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True) if DUPLICATE in reasons else view
+    if DUPLICATE not in reasons:
+        return view
+    return replace(view, phase=Phase.LOST, cause="launch_failed" if view.doubtful else FORGOTTEN, retryable=True)
 
 
 def output_decides(view: JobView) -> bool:

@@ -222,6 +222,8 @@ def test_who_is_asked_for_a_reason_was_cancelled_as_it_got_its_nodes(changed: di
 
 def test_a_job_that_its_node_would_not_start_is_lost_and_any_other_reason_says_nothing() -> None:
     assert as_refused(REFUSED, ["Duplicate jobid"]) == replace(REFUSED, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
+    own = replace(REFUSED, doubtful=True)
+    assert as_refused(own, ["Duplicate jobid"]) == replace(own, phase=Phase.LOST, cause="launch_failed", retryable=True)
     for reasons in ([], ["Not responding"], ["Duplicate jobid was here"]):
         assert as_refused(REFUSED, reasons) == REFUSED
 

@@ -90,7 +90,7 @@ async def test_a_job_that_is_started_beside_its_own_run_is_lost_and_its_output_d
     await asyncio.to_thread(take_back_nodes, slurm)
     event = await end_of(client, store, key, done)
     view = event["view"]
-    assert (view["state"], view["phase"], view["cause"], view["doubtful"]) == ("CANCELLED", "lost", FORGOTTEN, True)
+    assert (view["state"], view["phase"], view["cause"], view["doubtful"]) == ("CANCELLED", "lost", "launch_failed", True)
 
 
 async def test_a_number_that_is_given_away_again_costs_its_second_job_nothing_but_time(
