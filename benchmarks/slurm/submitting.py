@@ -54,12 +54,12 @@ def main() -> None:
 
 
 def _protocol(site: Site, count: int, at_once: int, shared: bool) -> None:
-    from airflow_slurm.client import SlurmClient
     from airflow_slurm.file_receipts import FileReceipts
     from airflow_slurm.hook import SlurmHook
-    from airflow_slurm.names import job_name_for
+    from airflow_slurm.remote.client import SlurmClient
+    from airflow_slurm.slurm.names import job_name_for
     from airflow_slurm.spec import JobSpec
-    from airflow_slurm.submit import Work, submit
+    from airflow_slurm.work.submit import Work, submit
 
     store = FileReceipts(str(site.folder / "receipts"))
     spec = JobSpec(command=("sleep", "600"), output="/dev/null", mem="1M")

@@ -60,7 +60,7 @@ async def ours(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Corout
 
 async def peers(jobs: list[Job], spec: dict[str, Any], tell: Tell) -> list[Coroutine[Any, Any, None]]:
     """A trigger a job that asks for its own job alone; to be kind, all share one connection, and ask without a log."""
-    from airflow_slurm.ssh import StrictSSH
+    from airflow_slurm.remote.ssh import StrictSSH
 
     connection = await StrictSSH(ssh_conn_id=CONN_ID).get_conn()
     channels = asyncio.Semaphore(CHANNELS)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_slurm.arrays import expression
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.truth.arrays import expression
 from include.domain.layout import array_dir
 from include.flows.placing import BOOTSTRAP, Placed
 from include.settings.catalogue import project_root

@@ -10,7 +10,7 @@ from airflow.sdk.definitions.context import Context
 
 from airflow_slurm.operators import STATE_KEY, Done, JobRequest
 from airflow_slurm.receipts import JobEnd
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 from include.flows.stage_operator import StageOperator
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.containers import Container
-from airflow_slurm.preemptible import Preemptible
+from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.spec import JobSpec
 from include.domain.canonical import hex_of
 from include.domain.closure import lock_digest

@@ -37,7 +37,7 @@ def reconcile_cluster() -> list[dict[str, str]]:
     """One pass over the cluster's jobs and the catalog's live submissions; says what it found and did."""
     from airflow_slurm.hook import SlurmHook
     from airflow_slurm.receipts import load_store
-    from airflow_slurm.reconciler import reconcile
+    from airflow_slurm.work.reconciler import reconcile
 
     where = cluster()
     receipts = load_store(services.RECEIPTS, services.receipts_config())

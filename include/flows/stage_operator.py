@@ -11,7 +11,7 @@ from airflow.sdk.definitions.context import Context
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.operators import Done, JobRequest, SlurmJobOperator
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 HELD_AT_MOST_S = 7 * 86400.0
 """How long a task waits for a key that another array works on."""

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
-from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.shards import ShardEnd, settle
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.shards import ShardEnd, settle
+from airflow_slurm.truth.view import JobView
 from include.domain.canonical import digest
 from include.domain.errors import IntegrityError
 from include.domain.layout import AttemptName

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
-from airflow_slurm.holds import output_decides
-from airflow_slurm.reconcile import FORGOTTEN, NO_ACCOUNTING
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.holds import output_decides
+from airflow_slurm.truth.reconcile import FORGOTTEN, NO_ACCOUNTING
+from airflow_slurm.truth.view import JobView
 from include.domain.errors import IntegrityError
 from include.domain.layout import AttemptName, RunDir, source_dir
 from include.domain.spec import RunSpec

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.arrays import expression, indices_of
 from airflow_slurm.errors import BadConnection, InvalidSpec, JobFailed, Resubmit
-from airflow_slurm.holds import output_decides
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator, outcome_unknown
 from airflow_slurm.receipts import JobEnd, KeepsHistory, history_of, load_store
-from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, merge, remaining, settle, wanted_shards
 from airflow_slurm.spec import JobSpec, task_path
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.arrays import expression, indices_of
+from airflow_slurm.truth.holds import output_decides
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.shards import ShardEnd, ends_since, first_of_round, merge, remaining, settle, wanted_shards
+from airflow_slurm.truth.view import JobView
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

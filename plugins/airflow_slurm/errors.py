@@ -104,7 +104,7 @@ class SubmissionUncertain(SlurmError):
 class JobFailed(SlurmError):
     """The job ended without success.
 
-    :param cause: one word from :mod:`airflow_slurm.states` or from the caller, such as ``out_of_memory``.
+    :param cause: one word from :mod:`airflow_slurm.slurm.states` or from the caller, such as ``out_of_memory``.
     :param retryable: whether the same request may end better another time. If not, the operator fails without retry.
     """
 

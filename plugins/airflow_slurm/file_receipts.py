@@ -23,7 +23,7 @@ from typing import Any
 from uuid import uuid4
 
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, Submission
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 
 class FileReceipts:

@@ -13,12 +13,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm import pools
-from airflow_slurm.client import SlurmClient
-from airflow_slurm.commands import ClientSite
 from airflow_slurm.errors import BadConnection, SlurmError
-from airflow_slurm.preemptible import Preemptible
-from airflow_slurm.probe import probe
-from airflow_slurm.site_record import SiteRecords
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.site.preemptible import Preemptible
+from airflow_slurm.site.probe import probe
+from airflow_slurm.site.record import SiteRecords
+from airflow_slurm.slurm.commands import ClientSite
 
 if TYPE_CHECKING:
     import asyncssh
@@ -178,7 +178,7 @@ class SlurmHook(BaseHook):
         return SiteRecords.of(self._target, config.site_max_age_s)
 
     def _client(self, config: ClusterConfig) -> SlurmClient:
-        from airflow_slurm.ssh import StrictSSH
+        from airflow_slurm.remote.ssh import StrictSSH
 
         # Keepalive: a poll a minute would else let firewalls drop the idle connection without a word.
         ssh = StrictSSH(ssh_conn_id=config.ssh_conn_id or self.slurm_conn_id, keepalive_interval=15)

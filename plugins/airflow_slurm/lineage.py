@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_slurm import __version__
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 
 def facts_of(state: Mapping[str, Any], view: JobView) -> dict[str, Any]:

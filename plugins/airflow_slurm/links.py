@@ -11,7 +11,7 @@ from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.requests import owner_of
-from airflow_slurm.submit import Submitted
+from airflow_slurm.work.submit import Submitted
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

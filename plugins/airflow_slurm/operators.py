@@ -1,4 +1,4 @@
-"""The operator: submit a job once, wait for it, accept what it made. How that is done, step by step, is in :mod:`airflow_slurm.steps`.
+"""The operator: submit a job once, wait for it, accept what it made. How that is done, step by step, is in :mod:`airflow_slurm.work.steps`.
 
 Subclass :class:`SlurmJobOperator` and override :meth:`~SlurmJobOperator.prepare` and :meth:`~SlurmJobOperator.accept`.
 Nothing that happens in one method is remembered on the instance: every step may run in another process.
@@ -12,17 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
-from airflow_slurm.holds import output_decides
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink
-from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, owner_of
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
-from airflow_slurm.steps import STATE_KEY, JobSteps
-from airflow_slurm.stop import StopPolicy
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.holds import output_decides
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.steps import STATE_KEY, JobSteps
+from airflow_slurm.work.stop import StopPolicy
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, runtime_checkable
 
 from airflow_slurm.errors import BadConnection
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 #: Who waits for a job: exactly the keys dag_id, run_id, task_id (texts) and map_index (-1 for an unmapped task).
 Owner = dict[str, Any]
@@ -81,7 +81,7 @@ class JobEnd:
         (given up by its last owner), ``lost`` (a person decided that it is gone) or ``ended`` (a person saw it end).
     :ivar view: the last that was seen of the job.
     :ivar closed_by: a task, the reconciler or a person.
-    :ivar shards: of an array: how each of its tasks ended, by its number, as :class:`airflow_slurm.shards.ShardEnd` in JSON.
+    :ivar shards: of an array: how each of its tasks ended, by its number, as :class:`airflow_slurm.truth.shards.ShardEnd` in JSON.
     """
 
     outcome: str

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.names import job_name_for
-from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
+from airflow_slurm.site.preemptible import Preemptible
+from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import StopPolicy
-from airflow_slurm.submit import LookUp, Submitted, Work
-from airflow_slurm.waiting import Wait
+from airflow_slurm.watch.waiting import Wait
+from airflow_slurm.work.stop import StopPolicy
+from airflow_slurm.work.submit import LookUp, Submitted, Work
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

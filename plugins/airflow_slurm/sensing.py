@@ -10,14 +10,14 @@ from typing import Any
 
 from airflow.triggers.base import TriggerEvent
 
-from airflow_slurm.arrays import expression, main_id, whole_jobs
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, SlurmError
-from airflow_slurm.following import ArrayFollower, JobFollower, follower_of
-from airflow_slurm.parse import AccountingRow, QueueRow, array_tasks
-from airflow_slurm.poller import Snapshot, hub_of
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow, array_tasks
 from airflow_slurm.triggers import ClusterTrigger
-from airflow_slurm.waiting import Wait
+from airflow_slurm.truth.arrays import expression, main_id, whole_jobs
+from airflow_slurm.watch.following import ArrayFollower, JobFollower, follower_of
+from airflow_slurm.watch.poller import Snapshot, hub_of
+from airflow_slurm.watch.waiting import Wait
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseSensorOperator
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
-from airflow_slurm.commands import check_job_id
 from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, UnknownOutcome
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.sensing import SlurmSensorTrigger
+from airflow_slurm.slurm.commands import check_job_id
 from airflow_slurm.spec import check_job_name
 from airflow_slurm.triggers import first_event
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

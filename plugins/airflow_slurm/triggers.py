@@ -11,12 +11,12 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_slurm.errors import UnknownOutcome
-from airflow_slurm.following import follower_of
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.poller import Snapshot, hub_of, snapshots
 from airflow_slurm.receipts import Owner
-from airflow_slurm.stop import StopPolicy, give_up
-from airflow_slurm.waiting import Wait, as_json, due
+from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.poller import Snapshot, hub_of, snapshots
+from airflow_slurm.watch.waiting import Wait, as_json, due
+from airflow_slurm.work.stop import StopPolicy, give_up
 
 __all__ = ["ClusterTrigger", "SlurmJobTrigger", "SubmitLaterTrigger", "Wait", "as_json", "due", "first_event", "task_state"]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.stop import StopPolicy
-from airflow_slurm.submit import LookUp
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.work.stop import StopPolicy
+from airflow_slurm.work.submit import LookUp
 from local.slurm_cluster import PrivateSlurm
 
 CONN_ID = "slurm_test"

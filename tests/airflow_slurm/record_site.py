@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 def commands() -> dict[str, list[str]]:
     """File name → argument vector."""
-    from airflow_slurm import commands as base
-    from airflow_slurm import site_commands as site
+    from airflow_slurm.site import commands as site
+    from airflow_slurm.slurm import commands as base
 
     return {
         "version": base.version(),

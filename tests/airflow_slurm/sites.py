@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from functools import cache
 
-from airflow_slurm import site_commands
-from airflow_slurm.capability import Capability
 from airflow_slurm.errors import CommandRefused
-from airflow_slurm.probe import probe
+from airflow_slurm.site import commands as site_commands
+from airflow_slurm.site.capability import Capability
+from airflow_slurm.site.probe import probe
 
 from .conftest import recorded
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
-from airflow_slurm import earlier, steps
 from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.errors import ControllerUnreachable, JobFailed, SshUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.requests import Done
-from airflow_slurm.shards import ShardEnd
-from airflow_slurm.states import Phase
-from airflow_slurm.submit import Submitted
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.shards import ShardEnd
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work import earlier, steps
+from airflow_slurm.work.submit import Submitted
 
 from .tasks import Task
 

@@ -10,19 +10,19 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm.arrays import by_id, compact, expression, indices_of, main_id, summarise, tasks_by_state, whole_jobs
-from airflow_slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
 from airflow_slurm.errors import InvalidSpec, JobFailed, Resubmit
-from airflow_slurm.following import ArrayFollower
-from airflow_slurm.parse import AccountingRow, QueueRow, accounting_rows, queue_rows
-from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.receipts import JobEnd, Record
-from airflow_slurm.script import render
-from airflow_slurm.shards import ShardEnd, ends_since, first_of_round, remaining, settle, wanted_shards
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow, accounting_rows, queue_rows
+from airflow_slurm.slurm.script import render
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec, task_path
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import Wait, due_of_tasks
+from airflow_slurm.truth.arrays import by_id, compact, expression, indices_of, main_id, summarise, tasks_by_state, whole_jobs
+from airflow_slurm.truth.shards import ShardEnd, ends_since, first_of_round, remaining, settle, wanted_shards
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.following import ArrayFollower
+from airflow_slurm.watch.poller import Hub, Snapshot
+from airflow_slurm.watch.waiting import Wait, due_of_tasks
 
 INDICES = st.sets(st.integers(min_value=0, max_value=3000), min_size=1, max_size=80)
 

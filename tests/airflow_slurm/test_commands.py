@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_slurm import commands, parse, site_commands
 from airflow_slurm.errors import AnswerLost, InvalidSpec
+from airflow_slurm.site import commands as site_commands
+from airflow_slurm.slurm import commands, parse
 
 INHERITED = {
     "PATH": "/usr/bin:/bin",

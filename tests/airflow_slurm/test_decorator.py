@@ -14,7 +14,7 @@ from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.operators import JobRequest, SlurmJobOperator
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 from .tasks import Task
 

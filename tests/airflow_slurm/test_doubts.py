@@ -10,16 +10,16 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.client import Answer
-from airflow_slurm.commands import scontrol_show_nodes
 from airflow_slurm.errors import InvalidSpec, JobFailedForGood, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, as_refused, may_be_refused, output_decides
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.parse import Controller, controller, node_reasons
-from airflow_slurm.reconcile import FORGOTTEN
-from airflow_slurm.states import TABLE, Phase
-from airflow_slurm.view import Change, JobView
+from airflow_slurm.remote.client import Answer
+from airflow_slurm.slurm.commands import scontrol_show_nodes
+from airflow_slurm.slurm.parse import Controller, controller, node_reasons
+from airflow_slurm.slurm.states import TABLE, Phase
+from airflow_slurm.truth.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, as_refused, may_be_refused, output_decides
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import Change, JobView
 
 from .conftest import OWNER, recorded
 from .sites import VERSIONS
@@ -358,7 +358,7 @@ def test_a_task_that_does_not_defer_decides_alike(
     async def first_event(trigger: Any) -> dict[str, Any]:
         return ended(DOUBTFUL)
 
-    monkeypatch.setattr("airflow_slurm.steps.first_event", first_event)
+    monkeypatch.setattr("airflow_slurm.work.steps.first_event", first_event)
     task = make(expected_output="/out", deferrable=False)
     if is_there:
         there.add("/out")

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_slurm import errors
-from airflow_slurm.failures import query_failure, submission_failure, words_of
+from airflow_slurm.slurm.failures import query_failure, submission_failure, words_of
 
 from .conftest import recorded
 

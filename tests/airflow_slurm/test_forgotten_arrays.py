@@ -8,17 +8,17 @@ import pytest
 import structlog
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.arrays import by_id, ran_by
-from airflow_slurm.client import Answer
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.following import ArrayFollower
-from airflow_slurm.holds import GONE
-from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.receipts import JobEnd
-from airflow_slurm.reconcile import FORGOTTEN
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import Wait
+from airflow_slurm.remote.client import Answer
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.arrays import by_id, ran_by
+from airflow_slurm.truth.holds import GONE
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.following import ArrayFollower
+from airflow_slurm.watch.poller import Hub, Snapshot
+from airflow_slurm.watch.waiting import Wait
 
 from .conftest import OWNER
 from .test_accepted import Make, make  # noqa: F401

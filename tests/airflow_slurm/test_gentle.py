@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm import poller
-from airflow_slurm.client import IDS_A_COMMAND, Answer, SlurmClient
 from airflow_slurm.errors import SshUnreachable
 from airflow_slurm.hook import ClusterConfig
-from airflow_slurm.pace import LONGEST_PAUSE_S, LONGEST_REST, RECONNECTS, Pace
-from airflow_slurm.poller import Hub, Snapshot, Watched, snapshots, take_snapshot
-from airflow_slurm.transport import SshTransport
+from airflow_slurm.remote.client import IDS_A_COMMAND, Answer, SlurmClient
+from airflow_slurm.remote.transport import SshTransport
+from airflow_slurm.watch import poller
+from airflow_slurm.watch.pace import LONGEST_PAUSE_S, LONGEST_REST, RECONNECTS, Pace
+from airflow_slurm.watch.poller import Hub, Snapshot, Watched, snapshots, take_snapshot
 
 DEFAULT_S = ClusterConfig().poll_interval_s
 

@@ -13,19 +13,19 @@ import structlog
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.client import Answer
-from airflow_slurm.earlier import settle_hold
 from airflow_slurm.errors import UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.following import follower_of
-from airflow_slurm.holds import GONE, NODES_REPORT_WITHIN_S, ROLLED_BACK
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.parse import queue_rows
-from airflow_slurm.poller import Hub, take_snapshot
-from airflow_slurm.reconcile import FORGOTTEN, Observation, judge
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import Wait
+from airflow_slurm.remote.client import Answer
+from airflow_slurm.slurm.parse import queue_rows
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.holds import GONE, NODES_REPORT_WITHIN_S, ROLLED_BACK
+from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.poller import Hub, take_snapshot
+from airflow_slurm.watch.waiting import Wait
+from airflow_slurm.work.earlier import settle_hold
 
 from .conftest import OWNER
 from .test_accepted import Make, make  # noqa: F401
@@ -227,7 +227,7 @@ def rolled_back() -> dict[str, Any]:
 def settled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """At the process edge: what was done about the hold; True for lifted."""
     done: list[bool] = []
-    monkeypatch.setattr("airflow_slurm.steps.settle_hold", lambda state, lift: done.append(lift))
+    monkeypatch.setattr("airflow_slurm.work.steps.settle_hold", lambda state, lift: done.append(lift))
     return done
 
 

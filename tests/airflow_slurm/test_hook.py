@@ -17,8 +17,8 @@ import pytest
 import airflow_slurm
 from airflow_slurm.errors import BadConnection, LoginRefused
 from airflow_slurm.hook import ClusterConfig, SlurmHook
-from airflow_slurm.preemptible import Preemptible
 from airflow_slurm.provider_info import get_provider_info
+from airflow_slurm.site.preemptible import Preemptible
 from local.slurm_cluster import PrivateSlurm
 from tests import airflow_database
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_slurm.errors import BadConnection
-from airflow_slurm.keys import load_private_key, normalise_private_key
+from airflow_slurm.remote.keys import load_private_key, normalise_private_key
 
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "real": lambda key: key,

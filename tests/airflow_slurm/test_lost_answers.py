@@ -10,17 +10,17 @@ import asyncssh
 import pytest
 import structlog
 
-from airflow_slurm.client import Answer, SlurmClient
-from airflow_slurm.commands import ANY_SITE, ClientSite
 from airflow_slurm.errors import SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.following import JobFollower
-from airflow_slurm.poller import Hub, take_snapshot
 from airflow_slurm.receipts import JobEnd
+from airflow_slurm.remote.client import Answer, SlurmClient
+from airflow_slurm.slurm.commands import ANY_SITE, ClientSite
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import StopPolicy, end_job
-from airflow_slurm.submit import LookUp, Submitted, Work, submit
-from airflow_slurm.waiting import Wait
+from airflow_slurm.watch.following import JobFollower
+from airflow_slurm.watch.poller import Hub, take_snapshot
+from airflow_slurm.watch.waiting import Wait
+from airflow_slurm.work.stop import StopPolicy, end_job
+from airflow_slurm.work.submit import LookUp, Submitted, Work, submit
 
 from .conftest import OWNER
 

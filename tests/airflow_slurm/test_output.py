@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm import parse
-from airflow_slurm.tail import LogTail
-from airflow_slurm.text import ChunkDecoder, decode
+from airflow_slurm.remote.tail import LogTail
+from airflow_slurm.remote.text import ChunkDecoder, decode
+from airflow_slurm.slurm import parse
 
 
 @given(text=st.text(), size=st.integers(min_value=1, max_value=7))

@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.links import task_address
 from airflow_slurm.receipts import JobEnd, Receipt
-from airflow_slurm.states import Phase
-from airflow_slurm.view import Incarnation, JobView
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import Incarnation, JobView
 from airflow_slurm.web import reading
 from tests import airflow_database as airflow_database_of_tests
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm import parse
-from airflow_slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
 from airflow_slurm.errors import AnswerLost, UnreadableAnswer
-from airflow_slurm.states import Phase
+from airflow_slurm.slurm import parse
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.slurm.states import Phase
 
 from .conftest import recorded
 from .sites import VERSIONS

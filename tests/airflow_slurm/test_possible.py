@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm import site_parse
-from airflow_slurm.capability import Capability, NodeGroup, Partition
 from airflow_slurm.errors import UnreadableAnswer
-from airflow_slurm.possible import check
 from airflow_slurm.resources import Gres, Resources
+from airflow_slurm.site import parse as site_parse
+from airflow_slurm.site.capability import Capability, NodeGroup, Partition
+from airflow_slurm.site.possible import check
 from airflow_slurm.spec import JobSpec
 
 from .sites import VERSIONS, record_of

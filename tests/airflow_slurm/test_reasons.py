@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm.parse import queue_rows
-from airflow_slurm.reasons import TABLE, Clears, explain, in_words
-from airflow_slurm.states import Phase
+from airflow_slurm.slurm.parse import queue_rows
+from airflow_slurm.slurm.reasons import TABLE, Clears, explain, in_words
+from airflow_slurm.slurm.states import Phase
 
 from .conftest import recorded
 from .sites import VERSIONS

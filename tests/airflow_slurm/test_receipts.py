@@ -10,7 +10,7 @@ import pytest
 from airflow_slurm.errors import BadConnection
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, history_of, load_store
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 
 from .conftest import OTHER, OWNER
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
-from airflow_slurm.states import Phase, parse_state
-from airflow_slurm.view import Change, JobView
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase, parse_state
+from airflow_slurm.truth.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
+from airflow_slurm.truth.view import Change, JobView
 
 START = JobView("90210")
 ENDED = {"COMPLETED", "FAILED", "PREEMPTED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "REQUEUED"}

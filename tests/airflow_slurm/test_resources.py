@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from airflow_slurm.containers import WRONG_IMAGE, Container
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.preemptible import Preemptible
-from airflow_slurm.script import NO_MODULE, render
+from airflow_slurm.site.preemptible import Preemptible
+from airflow_slurm.slurm.script import NO_MODULE, render
 from airflow_slurm.spec import JobSpec
 
 from .test_script import directives, run

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.names import job_name_for
-from airflow_slurm.script import quote_directive, render
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.script import quote_directive, render
 from airflow_slurm.spec import JobSpec, check_job_name, safe_name
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))

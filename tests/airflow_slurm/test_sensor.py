@@ -11,14 +11,14 @@ import structlog
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, TaskDeferred
 
 from airflow_slurm.errors import InvalidSpec, JobFailedForGood, UnknownOutcome
-from airflow_slurm.following import follower_of
-from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.poller import Hub, Snapshot
 from airflow_slurm.sensing import Found, SlurmSensorTrigger, choose
 from airflow_slurm.sensors import SlurmJobSensor
-from airflow_slurm.states import Phase
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, first_event
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.poller import Hub, Snapshot
 from local.slurm_cluster import PrivateSlurm
 
 from .test_arrays import queued, recorded

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_slurm import site_parse
-from airflow_slurm.capability import Capability, NodeGroup, Partition, Qos, duration
 from airflow_slurm.errors import ImpossibleRequest, SshUnreachable, UnreadableAnswer
-from airflow_slurm.probe import probe
 from airflow_slurm.resources import Gres, gres_list
-from airflow_slurm.site_record import SiteRecords, check_possible
+from airflow_slurm.site import parse as site_parse
+from airflow_slurm.site.capability import Capability, NodeGroup, Partition, Qos, duration
+from airflow_slurm.site.probe import probe
+from airflow_slurm.site.record import SiteRecords, check_possible
 from airflow_slurm.spec import JobSpec
 
 from .conftest import recorded
@@ -245,5 +245,5 @@ async def test_a_site_that_answers_slowly_blocks_no_job(records: SiteRecords, mo
             await asyncio.sleep(30)
             raise AssertionError("not waited for")
 
-    monkeypatch.setattr("airflow_slurm.site_record.PROBE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("airflow_slurm.site.record.PROBE_TIMEOUT_S", 0.05)
     await check_possible(Slow("24.11"), records, TOO_MANY)  # type: ignore[arg-type]

@@ -11,15 +11,15 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.arrays import by_id
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.names import job_name_for
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import end_job, give_up, look
-from airflow_slurm.submit import Work, submit
+from airflow_slurm.truth.arrays import by_id
+from airflow_slurm.work.stop import end_job, give_up, look
+from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OWNER, QUICK

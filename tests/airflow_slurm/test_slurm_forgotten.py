@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import structlog
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.following import follower_of
-from airflow_slurm.names import job_name_for
-from airflow_slurm.poller import Hub, take_snapshot
-from airflow_slurm.reconcile import FORGOTTEN
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.submit import Work, submit
-from airflow_slurm.waiting import Wait
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.poller import Hub, take_snapshot
+from airflow_slurm.watch.waiting import Wait
+from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK

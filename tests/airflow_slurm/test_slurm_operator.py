@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, Resubmit, SubmitRefused, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.names import job_name_for
 from airflow_slurm.operators import STATE_KEY, Done, JobRequest, SlurmJobOperator
 from airflow_slurm.receipts import Receipt
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
 from airflow_slurm.triggers import SubmitLaterTrigger
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, HASTY, connection_uri

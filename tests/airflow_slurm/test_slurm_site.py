@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_slurm.arrays import whole_jobs
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import ImpossibleRequest, JobFailedForGood
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.names import job_name_for
-from airflow_slurm.probe import probe
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.site.probe import probe
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
-from airflow_slurm.stop import look
-from airflow_slurm.submit import Work, submit
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.stop import look
+from airflow_slurm.work.submit import Work, submit
 
 from .conftest import OWNER, QUICK
 from .faults.helpers import until

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.earlier import let_go
 from airflow_slurm.errors import ImpossibleRequest
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.names import job_name_for
 from airflow_slurm.operators import SlurmJobOperator
-from airflow_slurm.reconciler import reconcile
 from airflow_slurm.sensors import SlurmJobSensor
+from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.work.earlier import let_go
+from airflow_slurm.work.reconciler import reconcile
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OWNER, connection_uri

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.names import job_name_for
 from airflow_slurm.receipts import Owner
-from airflow_slurm.reconciler import reconcile
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.stop import give_up
-from airflow_slurm.submit import Submitted, Work, submit
+from airflow_slurm.work.reconciler import reconcile
+from airflow_slurm.work.stop import give_up
+from airflow_slurm.work.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OTHER, OWNER, QUICK

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.names import job_name_for
-from airflow_slurm.parse import AccountingRow
-from airflow_slurm.poller import Watched, take_snapshot
 from airflow_slurm.receipts import Receipt
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.parse import AccountingRow
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.submit import Work, submit
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.poller import Watched, take_snapshot
+from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK

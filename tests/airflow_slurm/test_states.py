@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from airflow_slurm.states import TABLE, Phase, parse_state
+from airflow_slurm.slurm.states import TABLE, Phase, parse_state
 
 from .conftest import recorded
 from .sites import VERSIONS

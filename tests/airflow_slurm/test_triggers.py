@@ -13,14 +13,14 @@ import pytest
 
 from airflow_slurm import triggers
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.parse import queue_rows
-from airflow_slurm.poller import Snapshot, Watched, hub_of
 from airflow_slurm.receipts import Receipt
-from airflow_slurm.reconcile import NO_ACCOUNTING
-from airflow_slurm.states import Phase
+from airflow_slurm.slurm.parse import queue_rows
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, Wait, as_json, due
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import due_of_tasks
+from airflow_slurm.truth.reconcile import NO_ACCOUNTING
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.poller import Snapshot, Watched, hub_of
+from airflow_slurm.watch.waiting import due_of_tasks
 
 from .conftest import OTHER, OWNER
 
@@ -183,7 +183,7 @@ async def killed(wait: Wait, state: str | None, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(triggers, "task_state", lambda owner: state)
     monkeypatch.setattr(triggers, "SlurmHook", NoCluster())
-    monkeypatch.setattr("airflow_slurm.stop.end_submission", end_submission)
+    monkeypatch.setattr("airflow_slurm.work.stop.end_submission", end_submission)
     await SlurmJobTrigger("c1", as_json(wait)).on_kill()
     while triggers._DETACHED:
         await asyncio.gather(*triggers._DETACHED)
@@ -256,7 +256,7 @@ async def test_an_event_carries_what_the_task_needs_to_go_on_and_the_loop_is_clo
     async def loop(cls: Any, kwargs: dict[str, Any]) -> AsyncIterator[Snapshot]:
         try:
             ended = JobView("9912", phase=Phase.SUCCEEDED, state="COMPLETED")
-            monkeypatch.setattr("airflow_slurm.following.judge", lambda before, seen, graces: ended)
+            monkeypatch.setattr("airflow_slurm.watch.following.judge", lambda before, seen, graces: ended)
             yield Snapshot(200.0, frozenset({"9912"}), {})
         finally:
             closed.append("loop")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.script import render
+from airflow_slurm.slurm.script import render
 from include.domain.canonical import hex_of
 from include.flows import services
 from include.flows.placing import Placed, place

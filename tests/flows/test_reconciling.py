@@ -69,7 +69,7 @@ def test_of_a_mapped_task_its_own_instance_counts(monkeypatch: pytest.MonkeyPatc
 def test_it_looks_for_the_names_under_which_stages_submit(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a job whose receipt is not written yet would pass for an orphan."""
     asked: dict[str, Any] = {}
-    monkeypatch.setattr("airflow_slurm.reconciler.reconcile", lambda *_, **settings: asked.update(settings) or [])
+    monkeypatch.setattr("airflow_slurm.work.reconciler.reconcile", lambda *_, **settings: asked.update(settings) or [])
     assert reconcile_cluster() == []
     assert asked["name_of"](D[4], 3) == stage_work.job_name(D[4], 3) == f"align-{'0' * 16}-3"
     assert asked["name_of"](D[4], 3).startswith(asked["name_prefix"])
@@ -89,7 +89,7 @@ def cancelled(plane: Plane) -> tuple[str, Path]:
 
 
 def test_the_report_of_a_cancelled_run_is_kept_when_it_appears_and_once(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_slurm.reconciler.reconcile", lambda *_, **__: [])
+    monkeypatch.setattr("airflow_slurm.work.reconciler.reconcile", lambda *_, **__: [])
     key, folder = cancelled(plane)
     runs = services.catalog().runs
     assert reconcile_cluster() == []

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_slurm.arrays import compact
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
-from airflow_slurm.holds import GONE as LOST_BY_ITS_CONTROLLER
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, load_store
-from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.script import render
-from airflow_slurm.states import Phase
-from airflow_slurm.view import Incarnation, JobView
+from airflow_slurm.slurm.script import render
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.arrays import compact
+from airflow_slurm.truth.holds import GONE as LOST_BY_ITS_CONTROLLER
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import Incarnation, JobView
 from include.domain.canonical import hex_of, sha256_bytes
 from include.domain.layout import RunDir, array_dir
 from include.domain.manifest import FileEntry, Manifest

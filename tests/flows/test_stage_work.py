@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
-from airflow_slurm.holds import GONE as LOST_BY_ITS_CONTROLLER
-from airflow_slurm.holds import ROLLED_BACK
 from airflow_slurm.requests import Done, JobRequest
-from airflow_slurm.states import TABLE, Phase
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.states import TABLE, Phase
+from airflow_slurm.truth.holds import GONE as LOST_BY_ITS_CONTROLLER
+from airflow_slurm.truth.holds import ROLLED_BACK
+from airflow_slurm.truth.view import JobView
 from include.domain.canonical import sha256_bytes
 from include.domain.errors import IntegrityError
 from include.domain.layout import RunDir

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_slurm.receipts import JobEnd, Receipt
-from airflow_slurm.states import Phase
-from airflow_slurm.view import Incarnation, JobView
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import Incarnation, JobView
 from include.stores.catalog import Catalog
 from include.stores.catalog.receipts import CatalogReceipts
 from include.stores.errors import KeyHeld, NotFound

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_slurm import receipts as provider
-from airflow_slurm.states import Phase
-from airflow_slurm.view import Incarnation, JobView
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import Incarnation, JobView
 from include.stores.catalog import Catalog
 from include.stores.catalog.receipts import CatalogReceipts, Claim, Receipt, Submission
 from include.stores.errors import NotFound, StoreError

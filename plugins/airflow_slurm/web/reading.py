@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_slurm.arrays import indices_of
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import POINTER_KEY
 from airflow_slurm.pools import problem_of_task
 from airflow_slurm.receipts import KeepsHistory, Owner, Record, history_of, load_store
+from airflow_slurm.remote.transport import decode
 from airflow_slurm.settings import configured_receipts
 from airflow_slurm.spec import task_path
-from airflow_slurm.transport import decode
+from airflow_slurm.truth.arrays import indices_of
 
 #: Bytes of output on a page, and seconds that reading them may take.
 OUTPUT_BYTES, OUTPUT_TIMEOUT_S = 64 * 1024, 10.0

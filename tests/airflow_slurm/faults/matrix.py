@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_slurm.names import job_name_for
-from airflow_slurm.states import parse_state
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.states import parse_state
 from local.slurm_cluster import PrivateSlurm
 
 from .accidents import Scene, happen

@@ -24,9 +24,9 @@ from airflow_slurm import triggers
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import Done, JobRequest, SlurmJobOperator
 from airflow_slurm.receipts import load_store
-from airflow_slurm.reconciler import reconcile
-from airflow_slurm.stop import StopPolicy
 from airflow_slurm.triggers import SlurmJobTrigger
+from airflow_slurm.work.reconciler import reconcile
+from airflow_slurm.work.stop import StopPolicy
 
 CONN_ID = "slurm_faults"
 POLITE = StopPolicy(signal="USR1", grace_s=3.0, cancel_wait_s=20.0, pause_s=0.5)
@@ -161,7 +161,7 @@ def _child(connection: str, folder: str, answer: Connection, run: Callable[..., 
     answer.send(said)
 
 
-_MODULES = ["airflow_slurm.operators", "airflow_slurm.reconciler", "airflow_slurm.file_receipts", __name__]
+_MODULES = ["airflow_slurm.operators", "airflow_slurm.work.reconciler", "airflow_slurm.file_receipts", __name__]
 
 
 class Processes:

@@ -81,7 +81,7 @@ def _receipts(module: ModuleType) -> None:
 
 WRAPPERS: dict[str, Callable[[ModuleType], None]] = {
     "airflow_slurm.operators": _operators,
-    "airflow_slurm.client": _client,
+    "airflow_slurm.remote.client": _client,
     "include.stores.catalog.receipts": _receipts,
 }
 

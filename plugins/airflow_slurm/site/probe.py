@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from airflow_slurm import site_commands, site_parse
-from airflow_slurm.capability import Capability
 from airflow_slurm.errors import ControllerUnreachable, SlurmError, SshUnreachable
+from airflow_slurm.site import commands as site_commands
+from airflow_slurm.site import parse as site_parse
+from airflow_slurm.site.capability import Capability
 
 
 class Asked(Protocol):

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from airflow_slurm.arrays import by_id, main_id, task_id
-from airflow_slurm.client import IDS_A_COMMAND, SlurmClient
 from airflow_slurm.errors import AccountingDisabled, SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.pace import Pace
-from airflow_slurm.parse import AccountingRow, Controller, QueueRow
-from airflow_slurm.reconcile import Observation, wants_accounting
+from airflow_slurm.remote.client import IDS_A_COMMAND, SlurmClient
+from airflow_slurm.slurm.parse import AccountingRow, Controller, QueueRow
+from airflow_slurm.truth.arrays import by_id, main_id, task_id
+from airflow_slurm.truth.reconcile import Observation, wants_accounting
+from airflow_slurm.watch.pace import Pace
 
 log = structlog.get_logger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_slurm.reasons import in_words
-from airflow_slurm.states import Phase
+from airflow_slurm.slurm.reasons import in_words
+from airflow_slurm.slurm.states import Phase
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ KEPT_CHANGES = 50
 class JobView:
     """The newest incarnation of a job, judged from queue and accounting together.
 
-    :ivar phase: see :class:`airflow_slurm.states.Phase`; ``unknown`` is neither success nor failure.
+    :ivar phase: see :class:`airflow_slurm.slurm.states.Phase`; ``unknown`` is neither success nor failure.
     :ivar state: Slurm's own word, such as ``RUNNING``; the last one seen while nothing newer is known.
     :ivar reason: Slurm's reason for waiting, or for the end.
     :ivar cause: one word for what went wrong, from the table of states; for ``unknown`` why nothing is known.

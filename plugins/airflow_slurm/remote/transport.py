@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import asyncssh
 
 from airflow_slurm.errors import AnswerLost, BadConnection, LoginRefused, SshUnreachable
-from airflow_slurm.text import decode
+from airflow_slurm.remote.text import decode
 
 # At INFO, asyncssh writes every command and channel into the log of whatever task asks.
 asyncssh.set_log_level(logging.WARNING)

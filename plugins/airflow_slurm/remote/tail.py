@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from airflow_slurm.client import SlurmClient
-from airflow_slurm.text import ChunkDecoder
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.remote.text import ChunkDecoder
 
 #: Bytes taken at one look, so that a chatty job can't fill a triggerer.
 CHUNK = 64 * 1024

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from airflow_slurm import fitting
-from airflow_slurm.capability import Capability, Partition, Qos, Reservation, duration
-from airflow_slurm.fitting import Impossible, unknown
 from airflow_slurm.resources import Resources
-from airflow_slurm.site_parse import limit_s, memory_mb
+from airflow_slurm.site import fitting
+from airflow_slurm.site.capability import Capability, Partition, Qos, Reservation, duration
+from airflow_slurm.site.fitting import Impossible, unknown
+from airflow_slurm.site.parse import limit_s, memory_mb
 from airflow_slurm.spec import JobSpec
 
 #: Field of a request that a limit on a trackable resource is about.

@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from airflow_slurm.parse import AccountingRow, Controller, QueueRow
-from airflow_slurm.reconcile import FORGOTTEN, Observation, started_anew
-from airflow_slurm.states import Phase, parse_state
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.parse import AccountingRow, Controller, QueueRow
+from airflow_slurm.slurm.states import Phase, parse_state
+from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, started_anew
+from airflow_slurm.truth.view import JobView
 
 #: Status and cause of a job that a controller brought back as never started, though it had run or may have.
 ROLLED_BACK = "rolled_back"

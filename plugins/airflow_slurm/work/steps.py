@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_slurm.accepted import accepted_before, round_of
-from airflow_slurm.earlier import given_up, has_started, leave_earlier, let_go, settle_hold
 from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
@@ -25,19 +23,21 @@ from airflow_slurm.errors import (
     UnknownOutcome,
     Unreachable,
 )
-from airflow_slurm.holds import ROLLED_BACK
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.later import pause
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import keep_links
 from airflow_slurm.receipts import JobEnd, Owner, load_store
-from airflow_slurm.reconcile import FORGOTTEN
 from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
-from airflow_slurm.states import Phase
-from airflow_slurm.stop import NotEnded
-from airflow_slurm.submit import Submitted, submit
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.holds import ROLLED_BACK
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.accepted import accepted_before, round_of
+from airflow_slurm.work.earlier import given_up, has_started, leave_earlier, let_go, settle_hold
+from airflow_slurm.work.later import pause
+from airflow_slurm.work.stop import NotEnded
+from airflow_slurm.work.submit import Submitted, submit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.names import job_name_for
-from airflow_slurm.parse import QueueRow
 from airflow_slurm.receipts import Owner, ReceiptStore, Submission
-from airflow_slurm.stop import NotEnded, StopPolicy, end_submission, look
-from airflow_slurm.view import JobView
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.parse import QueueRow
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.stop import NotEnded, StopPolicy, end_submission, look
 
 log = structlog.get_logger(__name__)
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from airflow_slurm.capability import NodeGroup
 from airflow_slurm.resources import Gres, Resources, gres_list
-from airflow_slurm.site_parse import memory_mb
+from airflow_slurm.site.capability import NodeGroup
+from airflow_slurm.site.parse import memory_mb
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 from airflow.providers.ssh.hooks.ssh import SSHHookAsync
 
 from airflow_slurm.errors import BadConnection
-from airflow_slurm.keys import load_private_key, normalise_private_key
+from airflow_slurm.remote.keys import load_private_key, normalise_private_key
 
 
 class StrictSSH(SSHHookAsync):

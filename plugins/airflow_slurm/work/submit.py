@@ -15,14 +15,14 @@ from typing import TypeVar
 
 import structlog
 
-from airflow_slurm.arrays import whole_jobs
-from airflow_slurm.client import Queued, SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
-from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
+from airflow_slurm.remote.client import Queued, SlurmClient
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
-from airflow_slurm.stop import DEFAULT_STOP, StopPolicy, end_submission
+from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.work.stop import DEFAULT_STOP, StopPolicy, end_submission
 
 log = structlog.get_logger(__name__)
 

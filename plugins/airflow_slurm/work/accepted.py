@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_slurm.receipts import history_of
 from airflow_slurm.requests import JobRequest, is_other_work
-from airflow_slurm.submit import Submitted
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.submit import Submitted
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

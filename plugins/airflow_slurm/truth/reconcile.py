@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.states import Phase, parse_state
-from airflow_slurm.view import Incarnation, JobView
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase, parse_state
+from airflow_slurm.truth.view import Incarnation, JobView
 
 #: ``JobView.cause`` of a job that a controller forgot when it died, before it had run.
 FORGOTTEN = "forgotten"

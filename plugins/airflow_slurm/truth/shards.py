@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-from airflow_slurm.arrays import expression, indices_of
 from airflow_slurm.errors import InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.receipts import Record
-from airflow_slurm.reconcile import FORGOTTEN
-from airflow_slurm.view import JobView
+from airflow_slurm.truth.arrays import expression, indices_of
+from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.view import JobView
 
 
 @dataclass(frozen=True)

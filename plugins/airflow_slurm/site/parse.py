@@ -1,4 +1,4 @@
-"""What the answers to :mod:`airflow_slurm.site_commands` say. Pure; the texts of 22.05 and 24.11 are read alike.
+"""What the answers to :mod:`airflow_slurm.site.commands` say. Pure; the texts of 22.05 and 24.11 are read alike.
 
 A line that can't be read is an error, so that the part it belongs to counts as not checked and nothing is concluded.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from airflow_slurm.capability import Association, NodeGroup, Partition, Qos, Reservation
 from airflow_slurm.errors import UnreadableAnswer
-from airflow_slurm.parse import epoch
 from airflow_slurm.resources import Gres, gres_list, gres_words
-from airflow_slurm.site_commands import ASSOCIATION_COLUMNS, QOS_COLUMNS
+from airflow_slurm.site.capability import Association, NodeGroup, Partition, Qos, Reservation
+from airflow_slurm.site.commands import ASSOCIATION_COLUMNS, QOS_COLUMNS
+from airflow_slurm.slurm.parse import epoch
 
 _NO_LIMIT = {"", "UNLIMITED", "N/A", "(NULL)", "NONE", "INFINITE", "NOT_SET"}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
@@ -30,7 +30,7 @@ def partitions(text: str) -> tuple[Partition, ...]:
 
 
 def nodes(text: str) -> tuple[NodeGroup, ...]:
-    """``sinfo`` in :data:`~airflow_slurm.site_commands.NODE_FORMAT`."""
+    """``sinfo`` in :data:`~airflow_slurm.site.commands.NODE_FORMAT`."""
     found = []
     for columns in _rows(text, 7, "sinfo"):
         name, count, cpus, memory, gres, features, state = columns

@@ -7,20 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_slurm.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
-from airflow_slurm.client import SlurmClient
-from airflow_slurm.doubts import Doubts
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.holds import ROLLED_BACK, FirstHold, Step, as_gone, has_run, known_to_run, may_be_gone, seen_running
-from airflow_slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.poller import Hub, Snapshot, Watched
 from airflow_slurm.receipts import history_of
-from airflow_slurm.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.remote.tail import LogTail
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import task_path
-from airflow_slurm.states import Phase
-from airflow_slurm.tail import LogTail
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import Wait, due, due_of_tasks
+from airflow_slurm.truth.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
+from airflow_slurm.truth.holds import ROLLED_BACK, FirstHold, Step, as_gone, has_run, known_to_run, may_be_gone, seen_running
+from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.doubts import Doubts
+from airflow_slurm.watch.poller import Hub, Snapshot, Watched
+from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
 
 TAIL_TIMEOUT_S = 20.0
 #: Running tasks of an array whose output is copied at a time, and failed ones whose last output is shown.
@@ -105,7 +105,7 @@ class _Follower:
                 self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
 
     async def _settle_hold(self, row: QueueRow | None, ran: bool | None, at: float) -> Step:
-        """See :mod:`airflow_slurm.holds`: the hold is lifted here, what else has to be done is given back."""
+        """See :mod:`airflow_slurm.truth.holds`: the hold is lifted here, what else has to be done is given back."""
         if self._hub.client is None or not self._wait.receipts:
             return Step.NOTHING
         step = self._hold.step(row, ran, at)

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from airflow_slurm.errors import SlurmError
-from airflow_slurm.holds import QUESTIONS, as_doubted, as_refused, ended_by_somebody, may_be_mistaken, may_be_refused
-from airflow_slurm.parse import Controller
-from airflow_slurm.poller import Hub
-from airflow_slurm.reconcile import forgotten, started_anew
-from airflow_slurm.view import JobView
-from airflow_slurm.waiting import Wait
+from airflow_slurm.slurm.parse import Controller
+from airflow_slurm.truth.holds import QUESTIONS, as_doubted, as_refused, ended_by_somebody, may_be_mistaken, may_be_refused
+from airflow_slurm.truth.reconcile import forgotten, started_anew
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.poller import Hub
+from airflow_slurm.watch.waiting import Wait
 
 Name = TypeVar("Name")
 

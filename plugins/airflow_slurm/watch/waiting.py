@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from airflow_slurm.holds import NODES_REPORT_WITHIN_S
-from airflow_slurm.reasons import explain
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
-from airflow_slurm.reconcile import DEFAULT_GRACES, NO_ACCOUNTING, Graces
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.reasons import explain
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.holds import NODES_REPORT_WITHIN_S
+from airflow_slurm.truth.reconcile import DEFAULT_GRACES, NO_ACCOUNTING, Graces
+from airflow_slurm.truth.view import JobView
 
 #: In how many looks in a row a reason that never clears has to be seen.
 LOOKS_TO_BELIEVE = 3
@@ -27,10 +27,10 @@ class Wait:
     :ivar array: of an array, the numbers of its tasks, such as ``0-3,7%2``.
     :ivar max_unknown_s: how long an outcome may stay unknown before a person is called.
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
-    :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.holds`.
-    :ivar return_grace_s: how long Slurm may take to bring back a job that it lost: see :class:`airflow_slurm.reconcile.Graces`.
+    :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.truth.holds`.
+    :ivar return_grace_s: how long Slurm may take to bring back a job that it lost: see :class:`airflow_slurm.truth.reconcile.Graces`.
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
-    :ivar stop: how the job is ended, as :class:`airflow_slurm.stop.StopPolicy` in JSON.
+    :ivar stop: how the job is ended, as :class:`airflow_slurm.work.stop.StopPolicy` in JSON.
     """
 
     key: str

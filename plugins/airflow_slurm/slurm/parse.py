@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from airflow_slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, HOLD_COLUMNS, QUEUE_COLUMNS
 from airflow_slurm.errors import AnswerLost, UnreadableAnswer
-from airflow_slurm.states import State, parse_state
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, HOLD_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.slurm.states import State, parse_state
 
 _NOTHING = {"", "N/A", "NONE", "UNKNOWN", "INVALID", "(NULL)", "NOT_SET"}
 
@@ -112,9 +112,9 @@ def sbatch_receipt(text: str) -> tuple[str, str | None]:
 
 
 def queue_rows(text: str, holds: bool = False) -> list[QueueRow]:
-    """Rows of :func:`airflow_slurm.commands.squeue`. ``CLUSTER:`` headings of a multi-cluster answer are passed over.
+    """Rows of :func:`airflow_slurm.slurm.commands.squeue`. ``CLUSTER:`` headings of a multi-cluster answer are passed over.
 
-    :param holds: whether it was asked for :data:`~airflow_slurm.commands.HOLD_COLUMNS` too.
+    :param holds: whether it was asked for :data:`~airflow_slurm.slurm.commands.HOLD_COLUMNS` too.
     :raises UnreadableAnswer: for a line that is neither.
     """
     if not holds:
@@ -128,7 +128,7 @@ def queue_rows(text: str, holds: bool = False) -> list[QueueRow]:
 
 
 def accounting_rows(text: str) -> list[AccountingRow]:
-    """Rows of :func:`airflow_slurm.commands.sacct`; a step (``12.batch``) only says that its job ran, incarnations keep sacct's order.
+    """Rows of :func:`airflow_slurm.slurm.commands.sacct`; a step (``12.batch``) only says that its job ran, incarnations keep sacct's order.
 
     :raises UnreadableAnswer: for a line with too few columns.
     """

@@ -1,6 +1,6 @@
 """Asks one cluster, over one SSH connection that many questions share.
 
-Every answer is either whole (see the marks in :func:`airflow_slurm.commands.remote_line`) or an error. An error says
+Every answer is either whole (see the marks in :func:`airflow_slurm.slurm.commands.remote_line`) or an error. An error says
 which of three things happened: the question never left, it left and nobody knows whether it was heard, or Slurm said no.
 """
 
@@ -12,18 +12,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_slurm import commands, failures, parse
-from airflow_slurm.arrays import whole_jobs
 from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, ControllerUnreachable, SshUnreachable, UnreadableAnswer
 from airflow_slurm.receipts import Receipt
-from airflow_slurm.script import render
+from airflow_slurm.slurm import commands, failures, parse
+from airflow_slurm.slurm.script import render
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.states import Phase
+from airflow_slurm.truth.arrays import whole_jobs
 
 if TYPE_CHECKING:
     import asyncssh
 
-    from airflow_slurm.site_record import SiteRecords
+    from airflow_slurm.site.record import SiteRecords
 
 #: ESLURM_ALREADY_DONE (2021) as an exit code: scancel 22.05 ends so, without a word, if some task of an array has no process.
 ALREADY_DONE = 2021 & 0xFF
@@ -71,7 +71,7 @@ class SlurmClient:
         records: SiteRecords | None = None,
     ) -> None:
         # asyncssh takes half a second to import: not in every parse of a DAG file that names an operator.
-        from airflow_slurm.transport import SshTransport
+        from airflow_slurm.remote.transport import SshTransport
 
         self._transport = SshTransport(connect, conn_id, command_timeout_s)
         self._site = site
@@ -210,7 +210,7 @@ class SlurmClient:
     async def check_possible(self, spec: JobSpec) -> None:
         """Refuse a job that can't run at this site. :raises ImpossibleRequest: naming the nearest that can."""
         if self._records is not None:
-            from airflow_slurm.site_record import check_possible
+            from airflow_slurm.site.record import check_possible
 
             await check_possible(self, self._records, spec)
 

@@ -13,10 +13,10 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.parse import AccountingRow, QueueRow, array_tasks
-from airflow_slurm.reconcile import Observation
-from airflow_slurm.states import Phase, parse_state
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow, array_tasks
+from airflow_slurm.slurm.states import Phase, parse_state
+from airflow_slurm.truth.reconcile import Observation
+from airflow_slurm.truth.view import JobView
 
 Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import structlog
 
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import CommandRefused, JobFailed, JobFailedForGood, SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.reasons import in_words
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
+from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.requests import Done, JobRequest, is_other_work, who
-from airflow_slurm.states import Phase
-from airflow_slurm.stop import StopPolicy, give_up, look
-from airflow_slurm.view import JobView
+from airflow_slurm.slurm.reasons import in_words
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.stop import StopPolicy, give_up, look
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +52,7 @@ def let_go(state: Mapping[str, Any]) -> JobView | None:
 
 
 def settle_hold(state: Mapping[str, Any], *, lift: bool) -> None:
-    """Lift the hold of a job that a controller brought back (see :mod:`airflow_slurm.holds`), or cancel it in there. Either may be done again.
+    """Lift the hold of a job that a controller brought back (see :mod:`airflow_slurm.truth.holds`), or cancel it in there. Either may be done again.
 
     :raises Unreachable: if nobody could be asked.
     """

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from airflow_slurm.arrays import array_of, whole_jobs
-from airflow_slurm.client import SlurmClient
 from airflow_slurm.errors import AccountingDisabled, AccountingUnreachable, SlurmError
-from airflow_slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
-from airflow_slurm.reconcile import NO_ACCOUNTING, Graces, Observation, judge
-from airflow_slurm.states import Phase
-from airflow_slurm.view import JobView
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.arrays import array_of, whole_jobs
+from airflow_slurm.truth.reconcile import NO_ACCOUNTING, Graces, Observation, judge
+from airflow_slurm.truth.view import JobView
 
 log = structlog.get_logger(__name__)
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from airflow_slurm import possible
-from airflow_slurm.capability import Capability
 from airflow_slurm.errors import ImpossibleRequest, SlurmError
-from airflow_slurm.probe import Asked, probe
+from airflow_slurm.site import possible
+from airflow_slurm.site.capability import Capability
+from airflow_slurm.site.probe import Asked, probe
 
 if TYPE_CHECKING:
     from airflow_slurm.spec import JobSpec

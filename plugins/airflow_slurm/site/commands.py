@@ -1,11 +1,11 @@
-"""The commands that tell what a site offers; see :mod:`airflow_slurm.site_parse` for what they answer.
+"""The commands that tell what a site offers; see :mod:`airflow_slurm.site.parse` for what they answer.
 
 Columns are named and separated by ``|``. Nothing here changes anything, and nothing is larger than a partition table.
 """
 
 from __future__ import annotations
 
-from airflow_slurm.commands import DELIMITER, clusters_option
+from airflow_slurm.slurm.commands import DELIMITER, clusters_option
 
 #: sinfo: partition, nodes, CPUs, memory in MiB, gres, features, state; each a node's, with as many nodes as are alike.
 NODE_FORMAT = "%R|%D|%c|%m|%G|%f|%T"

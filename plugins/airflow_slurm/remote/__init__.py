@@ -1,0 +1,1 @@
+"""One cluster over one SSH connection."""

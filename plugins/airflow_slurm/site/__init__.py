@@ -1,0 +1,1 @@
+"""What a site offers, and whether a job can run there at all."""

@@ -1,0 +1,1 @@
+"""Slurm's own language: commands, scripts, answers, states, reasons. Pure."""

@@ -1,0 +1,1 @@
+"""One loop for each cluster, and who follows a job in it."""

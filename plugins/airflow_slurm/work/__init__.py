@@ -1,0 +1,1 @@
+"""What a task does, step by step: submit once, take over, give up, end."""
