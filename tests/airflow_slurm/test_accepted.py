@@ -44,7 +44,8 @@ def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
     async def submit(client: Any, store: Any, work: Any, owner: Any, **_: Any) -> Submitted:
         claim = store.claim(work.key, owner)
         work.on_claim(claim.n)
-        receipt = Receipt(str(6 + claim.n), work.name_for(claim.n), "nowhere", array=work.spec_for(claim.n).array)
+        spec, job_id = work.spec_for(claim.n), str(6 + claim.n)
+        receipt = Receipt(job_id, work.name_for(claim.n), "nowhere", log_path=spec.log_path(job_id), array=spec.array)
         store.record(work.key, claim.n, receipt)
         return Submitted(claim.n, receipt, claim.since, claim.adopted)
 
@@ -56,9 +57,9 @@ def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(steps, "submit", submit)
     monkeypatch.setattr(steps.SlurmHook, "get_client", lambda self: Client())
 
-    def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", **kwargs: Any) -> Task:
+    def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", output: str | None = None, **kwargs: Any) -> Task:
         values = {"task_id": "t", "slurm_conn_id": "nowhere", "key": KEY, "receipts_config": {"root": str(store.root)}}
-        return Task(lambda: cls(spec={"command": ["true"]}, **values, **kwargs), run_id)
+        return Task(lambda: cls(spec={"command": ["true"], "output": output}, **values, **kwargs), run_id)
 
     return task
 

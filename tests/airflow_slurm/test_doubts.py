@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import InvalidSpec, JobFailedForGood, UnknownOutcome
+from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.remote.client import Answer
@@ -300,6 +300,25 @@ def test_what_nobody_saw_run_is_looked_at_before_it_is_sent_again(
     end = store.end_of("work", 1)
     assert end is not None
     assert end.outcome == ends_as
+
+
+def test_what_left_a_log_had_started_and_is_not_sent_again_in_the_same_try(
+    make: Make,  # noqa: F811
+    store: FileReceipts,  # noqa: F811
+    there: set[str],
+) -> None:
+    task = make(expected_output="/out", output="/logs/%j.txt")
+    first = task.execute()
+    there.add("/logs/7.txt")
+    with pytest.raises(JobFailed, match="its log /logs/7.txt is there") as lost:
+        task.resume(first, ended(JobView("7", phase=Phase.LOST, cause=FORGOTTEN, retryable=True)))
+    assert (lost.value.retryable, lost.value.cause) == (True, "lost")
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, end.cause) == ("failed", "lost")
+    with pytest.raises(TaskDeferred) as again:  # Airflow's next try
+        task.make().execute(task.context)
+    assert again.value.kwargs["request_state"]["n"] == 2
 
 
 def ended(view: JobView) -> dict[str, Any]:

@@ -104,12 +104,16 @@ class JobSteps(BaseOperator):
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
-            if _forgotten(view, request_state["tasks"]):
+            forgotten = _forgotten(view, request_state["tasks"])
+            if forgotten and not self._left_a_log(request_state):
                 return self._again(context, request_state, view, Resubmit(FORGOTTEN))
-            self._close(request_state, JobEnd("failed", error.cause, str(error), view, who(request_state["owner"])))
+            said = f"{error} It had started: its log {request_state['log_path']} is there." if forgotten else str(error)
+            self._close(request_state, JobEnd("failed", "lost" if forgotten else error.cause, said, view, who(request_state["owner"])))
+            if forgotten:
+                raise JobFailed(said, retryable=True, cause="lost") from error
             if error.retryable:
                 raise
-            raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
+            raise JobFailedForGood(said, retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
 
@@ -235,6 +239,11 @@ class JobSteps(BaseOperator):
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
         raise given_up(view, why)
+
+    def _left_a_log(self, state: dict[str, Any]) -> bool:
+        """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it. Of arrays each task is tried again by itself."""
+        path = state["log_path"]
+        return bool(path) and not state.get("array") and not SlurmHook(self.slurm_conn_id).missing([path], 0.0)
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
