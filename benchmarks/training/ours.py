@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.training.rows import OPTIMISER, REWARD_SEED, VALIDATION, prepare, prepare_base
-from benchmarks.training.workload import BETA, KL, LEARNING_RATE, PPO_LEARNING_RATE, Workload, means_of
+from benchmarks.training.workload import BETA, KL, PPO_LEARNING_RATE, Workload, means_of
 from include.domain.layout import RunDir
 from include.domain.spec import InputPlace, RunSpec
 from include.runtime.job import Job
@@ -39,7 +39,7 @@ def config(load: Workload) -> dict[str, Any]:
         "reward": {"early_stop": {"every_steps": load.steps}, "eval_pairs": VALIDATION},
         "dpo": {"beta": BETA},
     }[load.program]
-    return {**common, **OPTIMISER, "learning_rate": LEARNING_RATE, "steps": load.steps, "global_batch": load.batch, **own}
+    return {**common, **OPTIMISER, "learning_rate": load.learning_rate, "steps": load.steps, "global_batch": load.batch, **own}
 
 
 def _ppo(load: Workload) -> dict[str, Any]:

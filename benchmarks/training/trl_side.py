@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceC
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from benchmarks.training.trl_times import Times
-from benchmarks.training.workload import BETA, LEARNING_RATE, LOGGED, REWARD_SEED, Workload
+from benchmarks.training.workload import BETA, LOGGED, REWARD_SEED, Workload
 
 
 def arguments(load: Workload, out: Path) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def arguments(load: Workload, out: Path) -> dict[str, Any]:
         "output_dir": str(out) + ".folder",
         "per_device_train_batch_size": load.batch // load.ranks,
         "num_train_epochs": 1,
-        "learning_rate": LEARNING_RATE,
+        "learning_rate": load.learning_rate,
         "lr_scheduler_type": "constant",
         "weight_decay": 0.0,
         "max_grad_norm": 1.0,
@@ -53,7 +53,11 @@ def sft(load: Workload, told: dict[str, Any], out: Path) -> Any:
 
 
 def reward(load: Workload, told: dict[str, Any], out: Path) -> Any:
-    """Under the very head that our side begins with."""
+    """Under the very head that our side begins with. Padding is told apart from the end of an answer: where both are one token, as in SmolLM2's
+    tokenizer, the head would be read a token too early."""
+    tokenizer = _tokenizer(told)
+    if tokenizer.pad_token_id == tokenizer.eos_token_id:
+        tokenizer.pad_token = tokenizer.unk_token
     shape = AutoConfig.from_pretrained(told["base"], local_files_only=True, num_labels=1)
     model = AutoModelForSequenceClassification.from_pretrained(told["base"], config=shape, dtype=torch.float32, local_files_only=True)
     with torch.no_grad():
@@ -61,7 +65,7 @@ def reward(load: Workload, told: dict[str, Any], out: Path) -> Any:
         head.normal_(0.0, (head.shape[1] + 1) ** -0.5, generator=torch.Generator().manual_seed(REWARD_SEED))
     rows = [{f"{side}_ids": row["prompt_ids"] + row[f"{side}_ids"] for side in ("chosen", "rejected")} for row in told["rows"]]
     config = RewardConfig(**arguments(load, out))
-    return RewardTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=_tokenizer(told))
+    return RewardTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
 
 
 def dpo(load: Workload, told: dict[str, Any], out: Path) -> Any:

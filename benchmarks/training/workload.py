@@ -9,6 +9,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 WARM_UP = 3
 """Updates left out of the measurement: the first ones allocate. The last one is left out too: our reward model then looks at validation pairs."""
 LEARNING_RATE = 1e-3
+GIVEN_LEARNING_RATE = 1e-5
+"""For a model that is given, which a larger one would throw off: rounding then grows from update to update."""
 PPO_LEARNING_RATE = 1e-6
 """So small that the policy, and with it the length of its answers, stays what it was."""
 BETA = 0.1
@@ -58,6 +60,10 @@ class Workload:
     def measured(self) -> int:
         """Updates between the first and the last moment that are compared."""
         return self.steps - WARM_UP - 1
+
+    @property
+    def learning_rate(self) -> float:
+        return GIVEN_LEARNING_RATE if self.base else LEARNING_RATE
 
     @property
     def max_length(self) -> int:
