@@ -12,7 +12,6 @@ from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.shards import ShardEnd, settle
 from airflow_slurm.truth.view import JobView
 from include.domain.canonical import digest
-from include.domain.errors import IntegrityError
 from include.domain.layout import AttemptName
 from include.domain.spec import RunSpec
 from include.flows import services, stage_work
@@ -177,8 +176,6 @@ def _end(end: ShardEnd, where: str, ended: stage_work.Ended | None) -> ShardEnd:
         return replace(end, cause=again.cause, detail=where, retryable=True)
     except JobFailed as error:
         return replace(end, cause=error.cause or "failed", detail=f"{where}: {error}", retryable=error.retryable)
-    except IntegrityError as error:
-        return replace(end, cause="output differs", detail=f"{where}: {error}", retryable=True)
     return replace(end, outcome="succeeded", cause="", detail=where)
 
 

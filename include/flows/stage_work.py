@@ -114,7 +114,10 @@ def take(ended: Ended) -> None:
     report = _report(ended, ended.deadline_s if patient else _AFTER_A_FAILURE_S)
     if report is None:
         raise _without_report(ended)
-    _commit(ended, report)
+    try:
+        _commit(ended, report)
+    except (IntegrityError, NotFound) as error:
+        raise JobFailed(f"the report of {ended.attempt} is complete, and its outputs are not: {error}", cause="output differs") from error
 
 
 def accept_unknown(ended: Ended, run: Json) -> dict[str, Any]:

@@ -132,13 +132,16 @@ class SlurmHook(BaseHook):
 
         return asyncio.run(once())
 
-    def missing(self, paths: Collection[str], within_s: float) -> set[str]:
-        """Remote paths that are not there, looked for until all are or the time is over: shared file systems show files late."""
+    def missing(self, paths: Collection[str], within_s: float, written_since: float | None = None) -> set[str]:
+        """Remote paths that are not there, looked for until all are or the time is over: shared file systems show files late.
+
+        :param written_since: what was last written before that time (seconds since the epoch) is of an earlier run, and counts as not there.
+        """
 
         async def look(client: SlurmClient) -> set[str]:
             deadline, left = time.monotonic() + within_s, set(paths)
             while True:
-                left -= {path for path in left if await client.exists(path)}
+                left -= {path for path in left if await client.exists(path, written_since)}
                 if not left or time.monotonic() >= deadline:
                     return left
                 await asyncio.sleep(2.0)

@@ -118,7 +118,9 @@ class SlurmJobOperator(JobSteps):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         # What nobody saw run was waited for long enough when nobody knew what had become of it.
         deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
-        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], deadline_s):
+        # Where the output alone decides, it has to be this submission's own.
+        since = None if view.succeeded else float(request_state["since"])
+        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], deadline_s, since):
             if not view.succeeded:
                 words = f"{view.describe()}: {view.cause}, and {self.expected_output} is not there"
                 raise JobFailed(words, retryable=view.retryable, cause=view.cause)

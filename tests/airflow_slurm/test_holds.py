@@ -13,14 +13,14 @@ import structlog
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import UnknownOutcome
+from airflow_slurm.errors import JobFailed, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.parse import queue_rows
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.holds import GONE, NODES_REPORT_WITHIN_S, ROLLED_BACK
-from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge
+from airflow_slurm.truth.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, judge
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Hub, take_snapshot
@@ -49,8 +49,8 @@ class Site:
         more = any("EligibleTime" in word for word in argv)
         shown = ""
         for job_id, (state, reason, eligible, dependency) in self.rows.items():
-            head = job_id.partition("_")[0]
-            shown += f"{head}|{job_id}|{state}|0|0|50|N/A|N/A|1||{reason}|{f'{eligible}|{dependency}|' if more else ''}a\n"
+            head, nodes = job_id.partition("_")[0], "" if state == "PENDING" or eligible == "N/A" else "n1"
+            shown += f"{head}|{job_id}|{state}|0|0|50|N/A|N/A|1|{nodes}|{reason}|{f'{eligible}|{dependency}|' if more else ''}a\n"
         return shown
 
 
@@ -61,6 +61,7 @@ class Node(LoginNode):
         super().__init__()
         self.site = site
         self.config = ""
+        self.drained = "Duplicate jobid [root@2026-11-30T09:58:01]"
 
     async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
         self.asked.append(argv)
@@ -71,6 +72,8 @@ class Node(LoginNode):
             return self.site.sacct
         if argv[:3] == ["scontrol", "show", "config"]:
             return Answer(self.config, "", 0)
+        if argv[:4] == ["scontrol", "--oneliner", "show", "node"]:
+            return Answer(f"NodeName={argv[-1]} State=IDLE+DRAIN Reason={self.drained}\n", "", 0)
         if argv[0] == "scancel":
             rows[argv[-1]] = ["CANCELLED", "None", "N/A", "(null)"]
         elif argv[:2] == ["scontrol", "release"]:
@@ -237,12 +240,38 @@ def test_a_rolled_back_job_that_made_what_it_should_is_done_and_cancelled_in_its
     settled: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
     task = make(expected_output="/scratch/out")
     assert task.resume(task.execute(), rolled_back())["job_id"] == "7"
     end = store.end_of("work", 1)
     assert end is not None
     assert (end.outcome, settled) == ("succeeded", [False])
+
+
+def test_a_job_that_is_brought_back_for_ever_fails_its_try(make: Make, store: FileReceipts, settled: list[bool]) -> None:  # noqa: F811
+    task = make()
+    first = task.execute()
+    first.kwargs["request_state"]["resubmits"] = first.kwargs["request_state"]["max_resubmits"]
+    with pytest.raises(JobFailed, match="brought it back 21 times"):
+        task.resume(first, rolled_back())
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, settled) == ("failed", [])
+
+
+async def test_at_a_site_without_accounting_a_job_that_is_gone_is_for_a_person_at_once(kept: FileReceipts) -> None:
+    watch, keeps = Watch(kept, Node(Site(sacct=NONE_KEPT))), True
+    watch.node.config = "BOOT_TIME               = 60\n"
+    watch.node.site.rows["7"] = ["RUNNING", "None", "60", "(null)"]
+    assert await watch.look() is None
+    watch.node.site.rows.clear()
+    event = None
+    while event is None and watch.at < 1000.0:
+        snapshot = await take_snapshot(watch.node, [watch.follower.watched], keeps)
+        keeps, watch.at = snapshot.accounting_kept, watch.at + 60.0
+        event = await watch.follower.look(replace(snapshot, at=watch.at))
+    assert event is not None
+    assert (event["status"], event["view"]["cause"]) == ("unknown", NO_ACCOUNTING)
 
 
 @pytest.mark.parametrize("expected", [None, "/scratch/out"])
@@ -253,7 +282,7 @@ def test_one_that_did_not_or_of_which_nothing_is_expected_runs_again_under_its_i
     monkeypatch: pytest.MonkeyPatch,
     expected: str | None,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: list(paths))
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: list(paths))
     task = make(expected_output=expected)
     with pytest.raises(TaskDeferred) as again:
         task.resume(task.execute(), rolled_back())
@@ -261,7 +290,7 @@ def test_one_that_did_not_or_of_which_nothing_is_expected_runs_again_under_its_i
     assert (state["n"], state["job_id"], settled) == (1, "7", [True])
     assert store.end_of("work", 1) is None
     done = {"status": "ended", "view": JobView("7", phase=Phase.SUCCEEDED, state="COMPLETED").to_json()}
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
     assert task.resume(again.value, done)["job_id"] == "7"
 
 
@@ -275,7 +304,7 @@ def test_a_hold_is_lifted_or_the_job_cancelled_while_it_waits(monkeypatch: pytes
 
 
 def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [])
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
     task = make(expected_output="/scratch/out")
     view = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled").to_json()
     with pytest.raises(Exception, match="cancelled"):
@@ -305,7 +334,7 @@ def test_of_an_unknown_outcome_only_a_run_that_is_gone_is_judged_by_its_output(
     there: bool,
     done: bool,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s: [] if there else list(paths))
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [] if there else list(paths))
     task = make(expected_output="/scratch/out")
     first = task.execute()
     event = {"status": "unknown", "view": JobView("7", phase=Phase.UNKNOWN, state="RUNNING", cause=cause).to_json()}

@@ -187,3 +187,6 @@ def test_files_of_the_cluster_can_be_read(connection: str, shared: Path) -> None
     assert hook.run(lambda client: client.read_from(f"{shared}/x", 3, 4)) == b"3456"
     assert hook.run(lambda client: client.size_of(f"{shared}/nothing")) is None
     assert hook.run(lambda client: client.exists(f"{shared}/x"))
+    os.utime(shared / "x", (1000.0, 1000.0))
+    assert hook.missing([f"{shared}/x", f"{shared}/nothing"], 0.0, 1000.9) == {f"{shared}/nothing"}
+    assert hook.missing([f"{shared}/x"], 0.0, 1001.0) == {f"{shared}/x"}

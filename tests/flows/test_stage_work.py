@@ -16,7 +16,6 @@ from airflow_slurm.truth.holds import GONE as LOST_BY_ITS_CONTROLLER
 from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.view import JobView
 from include.domain.canonical import sha256_bytes
-from include.domain.errors import IntegrityError
 from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report, RunSpec
@@ -175,8 +174,9 @@ def test_a_report_that_is_not_of_this_whole_run_is_never_committed_nor_retried(j
 
 def test_an_output_of_another_size_is_named_and_not_committed(job: Job) -> None:
     job.leaves(weights=WEIGHTS[:-1])
-    with pytest.raises(IntegrityError, match=r"model\.safetensors"):
+    with pytest.raises(JobFailed, match=r"model\.safetensors") as caught:
         job.accept(COMPLETED)
+    assert (caught.value.cause, caught.value.retryable) == ("output differs", True)
     assert job.committed is None
 
 

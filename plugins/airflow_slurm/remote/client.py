@@ -226,9 +226,10 @@ class SlurmClient:
         """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
         return await self._transport.read_from(path, offset, limit)
 
-    async def exists(self, path: str) -> bool:
-        """Whether something is at a remote path."""
-        return await self._transport.size_of(path) is not None
+    async def exists(self, path: str, written_since: float | None = None) -> bool:
+        """Whether something is at a remote path, and not only left there from before a time (seconds since the epoch, whole ones)."""
+        changed_at = await self._transport.changed_at(path)
+        return changed_at is not None and (written_since is None or changed_at >= int(written_since))
 
     async def _ask(self, argv: Sequence[str]) -> str:
         """Standard output of a command that may be repeated."""

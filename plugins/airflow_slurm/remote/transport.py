@@ -98,6 +98,14 @@ class SshTransport:
         except asyncssh.SFTPNoSuchFile:
             return None
 
+    async def changed_at(self, path: str) -> float | None:
+        """When a remote file, or folder, was last written, in seconds since the epoch by the clock of its file server; None if it isn't there."""
+        try:
+            async with self._reading(path) as sftp:
+                return float((await sftp.stat(path)).mtime or 0)
+        except asyncssh.SFTPNoSuchFile:
+            return None
+
     async def read_from(self, path: str, offset: int, limit: int) -> bytes:
         """Up to ``limit`` bytes of a remote file from an offset; nothing of one that isn't there."""
         try:

@@ -33,6 +33,8 @@ MISTAKEN = frozenset({"CANCELLED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "R
 DUPLICATE = "Duplicate jobid"
 #: slurmctld asks all nodes what they run within a third of SlurmdTimeout (100 s by default) of its start, and what it ends there has KillWait (30 s).
 NODES_REPORT_WITHIN_S = 150.0
+#: Within so many seconds of its start a controller finds that a run is gone from its node: SlurmdTimeout is 300 s by default, and may be set to more.
+FINDS_WITHIN_S = 600.0
 #: So often a hold is lifted, and so often accounting is asked in vain, before what may have run counts as having run.
 LIFTS, QUESTIONS = 3, 3
 
@@ -118,7 +120,7 @@ def known_to_run(rows: Sequence[AccountingRow] | None, kept: bool) -> bool | Non
 
 def may_be_gone(view: JobView, seen: Observation) -> bool:
     """Whether a job whose outcome is unknown is one that its controller has not got any more: both were asked and know no better."""
-    return view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None
+    return view.phase is Phase.UNKNOWN and seen.queue_read and seen.queue is None and seen.accounting is not None and seen.accounting_kept
 
 
 def as_gone(view: JobView) -> JobView:
@@ -131,44 +133,56 @@ def may_be_mistaken(view: JobView) -> bool:
     return view.ended and not view.doubtful and view.state in MISTAKEN and bool(view.node_list or seen_running(view))
 
 
-def as_doubted(view: JobView, controller: Controller, submitted_at: float, *, ended_by_us: bool) -> JobView:
+def as_doubted(view: JobView, controller: Controller, submitted_at: float, reasons: Sequence[str] = (), *, ended_by_us: bool) -> JobView:
     """The end of a job, marked as doubtful if it may be a restarted controller's mistake; what it made decides then: :func:`output_decides`.
 
-    A controller killed within seconds of a start comes back with the job as waiting, and starts it beside itself: slurmd refuses, and cancels
-    the job (seen with 22.05: ``CANCELLED``, by nobody or by root, and the node drained as *Duplicate jobid*). One that has it as running, when its node does not any
-    more, says ``NODE_FAIL``. Either way the run itself may have ended well.
+    A controller killed within seconds of a start comes back with the job as waiting, and starts it beside itself: slurmd refuses, and Slurm cancels
+    the job and drains the node as *Duplicate jobid* (seen with 22.05); without that word of its node, a cancel is one. One that has the job as running,
+    when its node does not any more, says ``NODE_FAIL`` within minutes of its start. Either way the run itself may have ended well.
 
-    Whoever is named as its end is believed: with ``CANCELLED by 1000`` a person cancelled it, also after a restart and with its output there. Only
-    root and the users of Slurm's daemons are no persons here, nor is nobody (``squeue`` names none, and accounting may be late or not kept).
-    So an administrator's ``scancel`` as root, after a restart, of a job whose output is whole leaves a success.
+    A controller that had lost a job may also give its number away again. The later one is refused by the node in the same way, in the second in
+    which it starts: nothing of it has run. Refused beside a run of its own, the job is lost unless that made its output.
 
-    :param submitted_at: in seconds since the epoch. :param ended_by_us: whether the submission was given up, or is closed.
+    Whoever is named as its end is believed: with ``CANCELLED by 1000`` a person cancelled it. Only root and the users of Slurm's daemons are no
+    persons here, nor is nobody (``squeue`` names none, and accounting may be late or not kept).
+
+    :param submitted_at: in seconds since the epoch. :param reasons: why its nodes are drained, where :func:`asks_nodes`.
+    :param ended_by_us: whether the submission was given up, or is closed.
     """
-    if ended_by_us or not may_be_mistaken(view) or not started_anew(controller.booted_at, submitted_at):
+    if ended_by_us or not may_be_mistaken(view) or _ended_by_somebody(view, controller):
         return view
-    return view if ended_by_somebody(view, controller) else replace(view, doubtful=True)
-
-
-def ended_by_somebody(view: JobView, controller: Controller) -> bool:
-    """Whether accounting names a person as who cancelled the job."""
-    return view.cancelled_by_uid is not None and view.cancelled_by_uid not in controller.own_uids
-
-
-def may_be_refused(view: JobView) -> bool:
-    """Whether a job was cancelled in the second in which it got its nodes, so that it has to be asked why."""
-    return view.ended and view.state == "CANCELLED" and bool(view.node_list) and view.elapsed_s is not None and view.elapsed_s <= 1.0
-
-
-def as_refused(view: JobView, reasons: Sequence[str]) -> JobView:
-    """The end of a job that its node would not start, as it has one of that id: a run of its own, or of an earlier job whose number a controller
-    that had lost it gave away again. Slurm cancels it then and drains the node. Of the latter nothing has run; the former's run is over, and lost
-    unless it made its output.
-
-    :param reasons: why its nodes are drained, if they are.
-    """
-    if DUPLICATE not in reasons:
+    restarted, refused = started_anew(controller.booted_at, submitted_at), DUPLICATE in reasons
+    view = replace(view, doubtful=restarted and (refused if view.state == "CANCELLED" else _soon_after(controller, view)))
+    if not refused or not _at_its_start(view):
         return view
     return replace(view, phase=Phase.LOST, cause="launch_failed" if view.doubtful else FORGOTTEN, retryable=True)
+
+
+def asks_nodes(view: JobView, controller: Controller, submitted_at: float) -> bool:
+    """Whether its nodes have to be asked why somebody unnamed cancelled it."""
+    unnamed = view.state == "CANCELLED" and bool(nodes_of(view)) and not _ended_by_somebody(view, controller)
+    return unnamed and (_at_its_start(view) or started_anew(controller.booted_at, submitted_at))
+
+
+def nodes_of(view: JobView) -> str:
+    """Where it ran, as Slurm lists nodes; empty if nobody saw that."""
+    return view.node_list or next((change.node_list for change in reversed(view.history) if change.node_list), "")
+
+
+def _soon_after(controller: Controller, view: JobView) -> bool:
+    """Whether the end is one that the controller found as it started."""
+    ended_at = view.end_time or view.observed_at
+    return controller.booted_at is not None and ended_at is not None and ended_at - controller.booted_at <= FINDS_WITHIN_S
+
+
+def _at_its_start(view: JobView) -> bool:
+    """Whether a job was ended in the second in which it got its nodes."""
+    return bool(view.node_list) and view.elapsed_s is not None and view.elapsed_s <= 1.0
+
+
+def _ended_by_somebody(view: JobView, controller: Controller) -> bool:
+    """Whether accounting names a person as who cancelled the job."""
+    return view.cancelled_by_uid is not None and view.cancelled_by_uid not in controller.own_uids
 
 
 def output_decides(view: JobView) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.slurm.parse import Controller
-from airflow_slurm.truth.holds import QUESTIONS, as_doubted, as_refused, ended_by_somebody, may_be_mistaken, may_be_refused
+from airflow_slurm.truth.holds import QUESTIONS, as_doubted, asks_nodes, may_be_mistaken, nodes_of
 from airflow_slurm.truth.reconcile import forgotten, started_anew
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.poller import Hub
@@ -34,9 +34,9 @@ class Doubts:
             self._booted_at, self._asked_about = controller.booted_at, candidates
         return started_anew(self._booted_at, self._submitted_at)
 
-    async def forgotten(self, views: Mapping[Name, JobView]) -> dict[Name, JobView]:
-        """Jobs of which all that is known fits one that was lost before it ran, judged."""
-        if not await self.started_anew(len(views)):
+    async def forgotten(self, views: Mapping[Name, JobView], at: float) -> dict[Name, JobView]:
+        """Jobs of which all that is known fits one that was lost before it ran, judged once the nodes have reported: it may have run unseen."""
+        if not await self.started_anew(len(views)) or self._booted_at is None or at - self._booted_at < self._wait.hold_grace_s:
             return dict(views)
         return {name: forgotten(view, self._booted_at, self._submitted_at) for name, view in views.items()}
 
@@ -54,9 +54,9 @@ class Doubts:
         return {**now, **{name: await self._judged(now[name], controller or Controller(), by_us) for name in suspects}}
 
     async def _judged(self, view: JobView, controller: Controller, by_us: bool) -> JobView:
-        judged = as_doubted(view, controller, self._submitted_at, ended_by_us=by_us)
-        if may_be_refused(judged) and not by_us and not ended_by_somebody(judged, controller):
-            judged = as_refused(judged, await self._node_reasons(judged.node_list))
+        asks = not by_us and asks_nodes(view, controller, self._submitted_at)
+        reasons = await self._node_reasons(nodes_of(view)) if asks else []
+        judged = as_doubted(view, controller, self._submitted_at, reasons, ended_by_us=by_us)
         if judged.cause != view.cause:
             self._log.error(
                 "%s: its node has a job of that id, which the controller had forgotten. The node is drained now.", view.describe()
@@ -68,7 +68,7 @@ class Doubts:
     async def _node_reasons(self, nodes: str) -> list[str]:
         assert self._hub.client is not None
         try:
-            return await self._hub.client.node_reasons(nodes, self._wait.cluster)
+            return await self._hub.node_reasons(self._hub.client, nodes, self._wait.cluster)
         except SlurmError as error:
             self._log.debug("The controller does not say why %s may be drained: %s", nodes, error)
             return []

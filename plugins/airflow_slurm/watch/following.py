@@ -174,7 +174,7 @@ class JobFollower(_Follower):
         await self._recall()
         views = await self._doubts.ends({0: self.view}, {0: judge(self.view, seen, self._wait.graces)})
         if may_be_forgotten(views[0], seen):  # lost, instead of unknown, if the controller died and has not got it any more
-            views = await self._doubts.forgotten(views)
+            views = await self._doubts.forgotten(views, snapshot.at)
         elif may_be_gone(views[0], seen) and await self._doubts.started_anew(1):
             views = {0: as_gone(views[0])}
         await self._tell(views[0])
@@ -210,7 +210,7 @@ class ArrayFollower(_Follower):
         now = {index: as_removed(view) if removed_before_start(view, last) else self._as_rolled_back(view) for index, view in now.items()}
         self._views |= await self._doubts.ends(self._views, now)
         self._ran |= {index for index, view in self._views.items() if has_run(view)}
-        await self._find_forgotten(seen, last)
+        await self._find_forgotten(seen, last, snapshot.at)
         ended = {index for index in seen if self._views[index].ended}
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
@@ -235,7 +235,7 @@ class ArrayFollower(_Follower):
         if await self._settle_hold(row, True if ran else None if unsure else False, at) is Step.DECIDE:
             await self._end_rolled_back([task_id(self._wait.job_id, index) for index in ran or unsure])
 
-    async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow]) -> None:
+    async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow], at: float) -> None:
         """Tasks that the controller lost before they ran; each by itself, as others may have run, which are gone."""
         if not forgotten_whole(seen.values(), last):
             return
@@ -243,7 +243,7 @@ class ArrayFollower(_Follower):
         found = {i: self._views[i] for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)}
         gone = {i: self._views[i] for i, o in seen.items() if i not in found and may_be_gone(self._views[i], o)}
         if (found or gone) and await self._doubts.started_anew(len(found) + len(gone)):
-            self._views |= await self._doubts.forgotten(found)
+            self._views |= await self._doubts.forgotten(found, at)
             self._views |= {index: as_gone(view) for index, view in gone.items()}
 
     async def _read_logs(self, ended: set[int]) -> None:

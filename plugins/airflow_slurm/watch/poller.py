@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 
@@ -110,17 +111,30 @@ class Hub:
     seekers: set[object] = field(default_factory=set)
     client: SlurmClient | None = None
     last_look: float | None = None
-    _said: dict[str | None, tuple[float | None, asyncio.Future[Controller]]] = field(default_factory=dict)
+    _said: dict[Hashable, asyncio.Future[Any]] = field(default_factory=dict)
+    _said_in: float | None = None
 
     async def controller(self, client: SlurmClient, cluster: str | None) -> Controller:
         """What the controller says of itself: asked once in a look, however many jobs it may have lost.
 
         :raises SlurmError: if it does not say.
         """
-        asked_in, asking = self._said.get(cluster, (None, None))
-        if asking is None or asked_in is None or asked_in != self.last_look:
-            asking = asyncio.ensure_future(client.controller(cluster))
-            self._said[cluster] = (self.last_look, asking)
+        found: Controller = await self._once(("controller", cluster), lambda: client.controller(cluster))
+        return found
+
+    async def node_reasons(self, client: SlurmClient, nodes: str, cluster: str | None) -> list[str]:
+        """Why these nodes are down or drained: asked once in a look, however many jobs had them.
+
+        :raises SlurmError: if the controller does not say.
+        """
+        found: list[str] = await self._once(("nodes", cluster, nodes), lambda: client.node_reasons(nodes, cluster))
+        return found
+
+    async def _once(self, question: Hashable, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        if self._said_in != self.last_look or self.last_look is None:
+            self._said, self._said_in = {}, self.last_look
+        if (asking := self._said.get(question)) is None:
+            asking = self._said[question] = asyncio.ensure_future(ask())
         # One trigger may be cancelled while others wait for the same answer.
         return await asyncio.shield(asking)
 

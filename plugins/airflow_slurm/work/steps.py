@@ -105,8 +105,11 @@ class JobSteps(BaseOperator):
             return self._again(context, request_state, view, request)
         except JobFailed as error:
             forgotten = _forgotten(view, request_state["tasks"])
-            if forgotten and not self._left_a_log(request_state):
-                return self._again(context, request_state, view, Resubmit(FORGOTTEN))
+            try:
+                if forgotten and not self._left_a_log(request_state, view):
+                    return self._again(context, request_state, view, Resubmit(FORGOTTEN))
+            except Unreachable as away:
+                return self._accept_later(context, event, request_state, away)
             said = f"{error} It had started: its log {request_state['log_path']} is there." if forgotten else str(error)
             self._close(request_state, JobEnd("failed", "lost" if forgotten else error.cause, said, view, who(request_state["owner"])))
             if forgotten:
@@ -223,11 +226,15 @@ class JobSteps(BaseOperator):
         try:
             result = self.accept(context, state, view)
         except (JobFailed, Resubmit) as error:
+            if (again := int(state["resubmits"]) + 1) > int(state["max_resubmits"]):
+                raise JobFailed(
+                    f"{view.describe()}: its controller brought it back {again} times in one try of the task.", cause=ROLLED_BACK
+                ) from error
             self.log.warning(
                 "The controller lost the run of job %s, and it did not make all it should: %s It runs again.", view.job_id, error
             )
             settle_hold(state, lift=True)
-            return self._start(context, {"resubmits": state["resubmits"]})
+            return self._start(context, {"resubmits": again})
         # Closed first: to a try that finds the job cancelled, and the submission open, it would look like a person's doing.
         self._close(state, JobEnd("succeeded", view=view, closed_by=who(state["owner"])))
         settle_hold(state, lift=False)
@@ -240,10 +247,15 @@ class JobSteps(BaseOperator):
         let_go(state)
         raise given_up(view, why)
 
-    def _left_a_log(self, state: dict[str, Any]) -> bool:
-        """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it. Of arrays each task is tried again by itself."""
-        path = state["log_path"]
-        return bool(path) and not state.get("array") and not SlurmHook(self.slurm_conn_id).missing([path], 0.0)
+    def _left_a_log(self, state: dict[str, Any], view: JobView) -> bool:
+        """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it.
+
+        Of arrays each task is tried again by itself; a job that its node refused has not begun.
+        """
+        path, refused = state["log_path"], view.state not in ("", "PENDING")
+        if not path or refused or state.get("array"):
+            return False
+        return not SlurmHook(self.slurm_conn_id).missing([path], 0.0, float(state["since"]))
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
