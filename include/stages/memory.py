@@ -128,9 +128,11 @@ def answering(shape: Shape, rows: int, length: int, weight_bytes: int) -> dict[s
 
 
 def frozen(shape: Shape, precision: str) -> float:
-    """A model that scores and never learns. In bf16_autocast linear layers hold rounded weights, the embedding stays float32."""
-    embedding = shape.vocabulary * shape.hidden
-    return FP32 * shape.parameters if precision != "bf16_autocast" else FP32 * embedding + 2 * (shape.parameters - embedding)
+    """A model that scores and never learns. In bf16_autocast linear layers hold rounded weights; the embedding stays float32, and an output
+    layer that shares it has a rounded copy of its own."""
+    if precision != "bf16_autocast":
+        return FP32 * shape.parameters
+    return 2 * shape.parameters + FP32 * shape.vocabulary * shape.hidden
 
 
 def first_process(shape: Shape, layout: Layout) -> float:

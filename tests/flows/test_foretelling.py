@@ -115,4 +115,4 @@ def test_ppo_of_seven_billion_does_not_fit_the_example(plane: Plane) -> None:
     shape = shape_of(found)
     cost = of_stage("ppo", found, shape, lambda settings: hardware)
     embedding = shape.vocabulary * shape.hidden / 1e9  # stays float32 in the reference and the three reward models
-    assert cost.state_gb == pytest.approx((2 * 20 / 8 + 4) * 7.616 + (1 + 3) * (2 * 7.616 + 2 * embedding))
+    assert cost.state_gb == pytest.approx((2 * 20 / 8 + 4) * 7.616 + (1 + 3) * (2 * 7.616 + 4 * embedding))

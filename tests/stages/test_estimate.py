@@ -121,7 +121,7 @@ def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes
 
 def test_frozen_models_hold_rounded_weights_under_autocast_but_for_the_embedding() -> None:
     shape = Shape(parameters=1000, layers=1, hidden=4, vocabulary=50, kv_width=4)
-    assert (frozen(shape, "fp32"), frozen(shape, "bf16_autocast")) == (4000, 4 * 200 + 2 * 800)
+    assert (frozen(shape, "fp32"), frozen(shape, "bf16_autocast")) == (4000, 2 * 1000 + 4 * 200)
 
 
 def test_a_server_over_several_devices_shares_the_weights() -> None:

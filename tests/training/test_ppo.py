@@ -16,8 +16,10 @@ from include.domain.manifest import build_manifest  # noqa: E402
 from include.runtime.chat import prompt_ids  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
 from include.training.rl import collect as ppo_collect  # noqa: E402
+from include.training.rl import models as ppo_models  # noqa: E402
 from include.training.rl import rewards as reward_scoring  # noqa: E402
 from include.training.rl.batch import MicroBatch  # noqa: E402
+from include.training.rl.models import dropouts  # noqa: E402
 from include.training.rl.rollouts import read_rollouts  # noqa: E402
 from include.training.rl.update import Learner  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
@@ -157,6 +159,17 @@ def test_an_update_that_learns_from_the_first_passes_changes_no_bit(store: Store
     assert passes == [2 * (4 + 8), 2 * (4 + 8 - 2)]
     assert weights_of(reused) == weights_of(twice)
     assert curve(reused) == curve(twice)
+
+
+def test_first_passes_need_models_that_leave_nothing_to_chance(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = AutoModelForCausalLM.from_pretrained(store.places["policy"].path)
+    assert dropouts(policy) == []
+    policy.config.attention_dropout = 0.1
+    assert dropouts(torch.nn.ModuleList([policy, torch.nn.Dropout(0.2)])) == ["dropout: 0.2", "attention_dropout: 0.1"]
+    monkeypatch.setattr(ppo_models, "dropouts", lambda *_: ["attention_dropout: 0.1"])
+    refused = run_here(store, ppo_spec(store, salt="chance"), reuse_first_pass=True)
+    assert refused.code != 0
+    assert "models without dropout, and attention_dropout: 0.1 is set" in str(refused.report.message)
 
 
 def test_first_passes_need_whole_weights(store: Store) -> None:

@@ -15,8 +15,8 @@ def precision_context(precision: str, device: str = "cpu") -> AbstractContextMan
 def keep_cast(model: torch.nn.Module, precision: str) -> None:
     """Lets a frozen model's linear layers hold what autocast would make of their weights at every pass.
 
-    Every result stays the same in every bit: only linear layers are cast, a weight that an embedding shares stays float32 there. Without gradients
-    autocast keeps no cast weight; of a model of 135 million parameters it would write 0.2 GB anew at each pass, so at each token drawn.
+    Every result stays the same in every bit: only linear layers are cast, a weight that an embedding shares stays float32 there. Autocast keeps the
+    cast of a weight that can be trained, and of no other: of a frozen model of 135 million parameters it would write 0.2 GB anew at each pass.
     """
     if precision == "bf16_autocast":
         _cast(model)
@@ -24,7 +24,7 @@ def keep_cast(model: torch.nn.Module, precision: str) -> None:
 
 @contextmanager
 def cast_once(model: torch.nn.Module, precision: str) -> Iterator[None]:
-    """The same for a while, without gradients: afterwards the layers have the very weights that they had."""
+    """The same for a while, for a model whose weights are filled anew between: afterwards the layers have the very weights that they had."""
     own = _cast(model) if precision == "bf16_autocast" else []
     try:
         yield

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from include.domain.errors import SpecError
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
@@ -17,6 +19,15 @@ from include.training.rl.rewards import Member
 from include.training.rl.settings import PpoSettings
 from include.training.rl.update import Learner
 from include.training.scoring import AnswerScorer
+
+
+def dropouts(*models: torch.nn.Module) -> list[str]:
+    """Settings of these models by which a pass in training mode is left to chance, as ``name: share``."""
+    parts = [part for model in models for part in model.modules()]
+    layers = [f"dropout: {part.p}" for part in parts if isinstance(part, torch.nn.Dropout) and part.p]
+    configs = {id(part.config): part.config for part in parts if hasattr(part, "config")}.values()
+    told = [(name, value) for config in configs for name, value in vars(config).items() if name.endswith(("dropout", "pdrop"))]
+    return layers + [f"{name}: {value}" for name, value in told if value]
 
 
 @dataclass(frozen=True)
@@ -59,5 +70,9 @@ class Models:
         reused = job.settings.flag("reuse_first_pass", False)
         if reused and actor.cut_up:
             raise SpecError("reuse_first_pass needs zero_stage 0 to 2: at 3 a pass gives its weights up before the next one begins")
+        if reused and (chance := dropouts(self.actor, self.critic)):
+            raise SpecError(
+                f"reuse_first_pass needs models without dropout, and {chance[0]} is set: a pass that learns is another one than a pass that looks"
+            )
         drawing = DrawingActor(actor, job.input("policy"), settings.attention)
         return Learner(actor, critic, self.reference, settings, drawing, reuse_first_pass=reused)
