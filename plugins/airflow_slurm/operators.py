@@ -45,6 +45,8 @@ class SlurmJobOperator(JobSteps):
     :param deferrable: wait in the triggerer, whatever ``default_deferrable`` says; else in the worker, with the same code.
     :param follow_log: copy the job's output into the task's log while it runs.
     :param execution_timeout: as with any task, also while it is deferred; its job is given up then.
+    :param loss_retries: how often, within one try of the task, a job that Slurm lost and did not bring back (preempted, its node failed,
+        its launch failed) is submitted again; after that it is the task's next try that does.
     :param max_wait_s: how long the job may wait for its start. :param max_unknown_s: see :class:`JobRequest`.
     :param stop_signal: what asks the program to save and end. :param stop_grace_s: how long it may take for that.
     """
@@ -66,6 +68,7 @@ class SlurmJobOperator(JobSteps):
         receipts_config: Mapping[str, Any] | None = None,
         deferrable: bool = True,
         follow_log: bool = True,
+        loss_retries: int = 2,
         max_wait_s: float | None = None,
         max_unknown_s: float = 3600.0,
         stop_signal: str = "USR1",
@@ -82,6 +85,7 @@ class SlurmJobOperator(JobSteps):
         self.receipts_config = dict(receipts_config or {})
         self.deferrable = deferrable
         self.follow_log = follow_log
+        self.loss_retries = loss_retries
         self.max_wait_s = max_wait_s
         self.max_unknown_s = max_unknown_s
         self.stop_signal = stop_signal
@@ -115,6 +119,8 @@ class SlurmJobOperator(JobSteps):
         :raises UnknownOutcome: if nobody can say; the submission then stays open.
         """
         if not view.succeeded and not (self.expected_output and output_decides(view)):
+            if self._submits_again(request_state, view):
+                raise Resubmit(view.cause, f"{view.describe()}: Slurm lost it, and it is submitted again.")
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         # What nobody saw run was waited for long enough when nobody knew what had become of it.
         deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
@@ -129,6 +135,12 @@ class SlurmJobOperator(JobSteps):
                 cause="output_missing",
             )
         return {"job_id": view.job_id, "n": request_state["n"], "state": view.state, "elapsed_s": view.elapsed_s}
+
+    def _submits_again(self, request_state: Mapping[str, Any], view: JobView) -> bool:
+        """Whether this try does. What a controller forgot is :mod:`~airflow_slurm.work.steps`' to judge, and a doubtful loss the next try's: the
+        program may have run to its end."""
+        lost = view.phase is Phase.LOST and view.retryable and not output_decides(view)
+        return lost and int(request_state["resubmits"]) < self.loss_retries
 
     def accept_unknown(self, context: Context, request_state: dict[str, Any], view: JobView) -> Any:
         """Decide about a job whose outcome stayed unknown: by default, call a person. Override it where files can tell.

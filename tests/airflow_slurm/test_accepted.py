@@ -245,3 +245,36 @@ def test_a_task_whose_time_is_over_gives_its_job_up_and_may_be_retried(
     with pytest.raises(JobFailed, match="execution_timeout is over") as caught:
         task.resume(deferred, {"status": "timed_out", "view": runs})
     assert (caught.value.retryable, caught.value.cause, given_up) == (True, "timed_out", [KEY])
+
+
+@pytest.mark.parametrize("cause", ["preempted", "node_fail", "boot_fail", "launch_failed"])
+def test_what_slurm_lost_is_submitted_again_in_the_same_try_but_not_for_ever(make: Make, store: FileReceipts, cause: str) -> None:
+    lost = {"status": "ended", "view": JobView("7", phase=Phase.LOST, state="LOST", cause=cause, retryable=True).to_json()}
+    task = make(loss_retries=2)
+    asked = task.execute()
+    for n in (2, 3):
+        with pytest.raises(TaskDeferred) as again:
+            task.resume(asked, lost)
+        asked = again.value
+        assert asked.kwargs["request_state"]["n"] == n
+        end = store.end_of(KEY, n - 1)
+        assert end is not None
+        assert (end.outcome, end.cause) == ("interrupted", cause)
+    with pytest.raises(JobFailed) as failed:
+        task.resume(asked, lost)
+    assert (failed.value.retryable, failed.value.cause) == (True, cause)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        JobView("7", phase=Phase.FAILED, state="FAILED", cause="failed", retryable=True, exit_code=1),
+        JobView("7", phase=Phase.FAILED, state="TIMEOUT", cause="time_limit", retryable=True),
+        JobView("7", phase=Phase.LOST, state="NODE_FAIL", cause="node_fail", retryable=True, doubtful=True),
+    ],
+)
+def test_what_the_program_or_a_doubtful_end_cost_is_for_airflows_retries(make: Make, view: JobView) -> None:
+    task = make()
+    with pytest.raises(JobFailed) as failed:
+        task.resume(task.execute(), {"status": "ended", "view": view.to_json()})
+    assert failed.value.retryable is True
