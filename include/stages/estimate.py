@@ -166,9 +166,8 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     parts = {name: value if name in shared else 2 * value for name, value in one.items()}
     if settings.reuse_first_pass:
         passes = math.ceil(settings.minibatch / hardware.devices / settings.micro_batch)
-        parts |= {name: 2 * passes * parts[name] for name in ("activations", "bf16 copies") if name in parts} | {
-            "logits": passes * parts["logits"]
-        }
+        for name, models in (("activations", 2), ("bf16 copies", 2), ("logits", 1)):
+            parts[name] = models * passes * parts.get(name, 0.0)
     if settings.zero_stage == 3:
         parts["drawing"] = memory.FP32 * shape.parameters  # a whole copy of the actor to draw answers with
     frozen = memory.frozen(shape, settings.precision)

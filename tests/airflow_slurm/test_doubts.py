@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, SshUnreachable, UnknownOutcome
+from airflow_slurm.errors import InvalidSpec, JobFailed, JobFailedForGood, LoginRefused, SshUnreachable, UnknownOutcome
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.remote.client import Answer
@@ -427,6 +427,16 @@ def test_a_log_that_cannot_be_looked_for_now_is_looked_for_later(
         task.resume(task.execute(), event)
     assert later.value.method_name == "accept_later"
     assert store.end_of("work", 1) is None
+
+
+def test_a_login_that_is_refused_while_a_log_is_looked_for_fails_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def refused(*_: object) -> set[str]:
+        raise LoginRefused("the key is not taken any more")
+
+    monkeypatch.setattr(SlurmHook, "missing", refused)
+    task = make(output="/logs/%j.txt")
+    with pytest.raises(LoginRefused):
+        task.resume(task.execute(), ended(JobView("7", phase=Phase.LOST, cause=FORGOTTEN, retryable=True)))
 
 
 def test_a_log_of_an_earlier_job_of_that_number_is_no_sign_of_this_one(make: Make, there: Files) -> None:  # noqa: F811

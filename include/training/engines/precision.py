@@ -1,7 +1,6 @@
 """The engine's precision for a model that is not in an engine."""
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -18,27 +17,9 @@ def keep_cast(model: torch.nn.Module, precision: str) -> None:
     Every result stays the same in every bit: only linear layers are cast, a weight that an embedding shares stays float32 there. Autocast keeps the
     cast of a weight that can be trained, and of no other: of a frozen model of 135 million parameters it would write 0.2 GB anew at each pass.
     """
-    if precision == "bf16_autocast":
-        _cast(model)
-
-
-@contextmanager
-def cast_once(model: torch.nn.Module, precision: str) -> Iterator[None]:
-    """The same for a while, for a model whose weights are filled anew between: afterwards the layers have the very weights that they had."""
-    own = _cast(model) if precision == "bf16_autocast" else []
-    try:
-        yield
-    finally:
-        for layer, name, value in own:
-            layer._parameters[name] = value
-
-
-def _cast(model: torch.nn.Module) -> list[tuple[torch.nn.Linear, str, torch.nn.Parameter]]:
-    """Gives what stood there: layer, name, parameter."""
-    found = []
+    if precision != "bf16_autocast":
+        return
     for layer in (module for module in model.modules() if type(module) is torch.nn.Linear):
         for name, value in layer._parameters.items():
-            if value is not None and value.dtype == torch.float32:
-                found.append((layer, name, value))
+            if value is not None:
                 layer._parameters[name] = torch.nn.Parameter(value.detach().to(torch.bfloat16), requires_grad=False)
-    return found

@@ -7,7 +7,7 @@ from typing import Any
 
 from include.runtime.generation import Sampling, generate_batch
 from include.runtime.ranks import Ranks
-from include.training.engines.precision import cast_once, precision_context
+from include.training.engines.precision import precision_context
 from include.training.examples.batching import micro_batches, rows_at
 from include.training.rl.batch import Sampled
 
@@ -57,7 +57,7 @@ def answer_seed(seed: int, step: int, index: int) -> int:
 def draw(model: Any, encoded: Sequence[Sequence[int]], wanted: Sequence[tuple[int, int]], settings: DrawSettings) -> list[Sampled]:
     """The answers to `wanted` (row, seed), by the plain model in eval mode."""
     sampling = Sampling(settings.temperature, max_new_tokens=settings.max_new_tokens)
-    with precision_context(settings.precision, next(model.parameters()).device.type), cast_once(model, settings.precision):
+    with precision_context(settings.precision, next(model.parameters()).device.type):
         generated = generate_batch(
             model,
             [encoded[row] for row, _ in wanted],

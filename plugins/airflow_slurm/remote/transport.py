@@ -92,17 +92,18 @@ class SshTransport:
 
     async def size_of(self, path: str) -> int | None:
         """Bytes of a remote file; None if it isn't there."""
-        try:
-            async with self._reading(path) as sftp:
-                return (await sftp.stat(path)).size or 0
-        except asyncssh.SFTPNoSuchFile:
-            return None
+        found = await self._stat(path)
+        return None if found is None else found.size or 0
 
     async def changed_at(self, path: str) -> float | None:
         """When a remote file, or folder, was last written, in seconds since the epoch by the clock of its file server; None if it isn't there."""
+        found = await self._stat(path)
+        return None if found is None else float(found.mtime or 0)
+
+    async def _stat(self, path: str) -> asyncssh.SFTPAttrs | None:
         try:
             async with self._reading(path) as sftp:
-                return float((await sftp.stat(path)).mtime or 0)
+                return await sftp.stat(path)
         except asyncssh.SFTPNoSuchFile:
             return None
 

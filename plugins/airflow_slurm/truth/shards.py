@@ -134,7 +134,8 @@ def settle(ends: Sequence[ShardEnd], kind: str, *, used: int, most: int, blamele
         raise JobFailed(words, retryable=False, cause=for_good[0].cause)
     if failed and used >= most:
         raise JobFailed(words, cause=failed[0].cause)
+    again = f"{words}. Only these are sent again."
+    if failed:
+        raise Resubmit(f"{kind}_failed", again)
     only_forgotten = all(end.cause == FORGOTTEN for end in left)
-    raise Resubmit(
-        f"{kind}_failed" if failed else FORGOTTEN if only_forgotten else f"{kind}_interrupted", f"{words}. Only these are sent again."
-    )
+    raise Resubmit(FORGOTTEN if only_forgotten else f"{kind}_interrupted", again)

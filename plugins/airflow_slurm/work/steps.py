@@ -95,8 +95,7 @@ class JobSteps(BaseOperator):
         try:
             if event["status"] == ROLLED_BACK:
                 return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
-            decide = self.accept if event["status"] == "ended" else self.accept_unknown
-            result = decide(context, request_state, view)
+            result = self._taken(context, request_state, view, known=event["status"] == "ended")
         except LoginRefused:
             raise
         except Unreachable as error:
@@ -104,19 +103,10 @@ class JobSteps(BaseOperator):
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
-            forgotten = _forgotten(view, request_state["tasks"])
-            try:
-                if forgotten and not self._left_a_log(request_state, view):
-                    return self._again(context, request_state, view, Resubmit(FORGOTTEN))
-            except Unreachable as away:
-                return self._accept_later(context, event, request_state, away)
-            said = f"{error} It had started: its log {request_state['log_path']} is there." if forgotten else str(error)
-            self._close(request_state, JobEnd("failed", "lost" if forgotten else error.cause, said, view, who(request_state["owner"])))
-            if forgotten:
-                raise JobFailed(said, retryable=True, cause="lost") from error
+            self._close(request_state, JobEnd("failed", error.cause, str(error), view, who(request_state["owner"])))
             if error.retryable:
                 raise
-            raise JobFailedForGood(said, retryable=False, cause=error.cause) from error
+            raise JobFailedForGood(str(error), retryable=False, cause=error.cause) from error
         self._close(request_state, JobEnd("succeeded", view=view, closed_by=who(request_state["owner"])))
         return result
 
@@ -246,6 +236,18 @@ class JobSteps(BaseOperator):
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
         raise given_up(view, why)
+
+    def _taken(self, context: Context, state: dict[str, Any], view: JobView, *, known: bool) -> Any:
+        """What the subclass makes of the end; a job that is forgotten, and is not done, is sent again unless it had started."""
+        decide = self.accept if known else self.accept_unknown
+        try:
+            return decide(context, state, view)
+        except JobFailed as error:
+            if not _forgotten(view, state["tasks"]):
+                raise
+            if not self._left_a_log(state, view):
+                raise Resubmit(FORGOTTEN) from error
+            raise JobFailed(f"{error} It had started: its log {state['log_path']} is there.", retryable=True, cause="lost") from error
 
     def _left_a_log(self, state: dict[str, Any], view: JobView) -> bool:
         """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it.
