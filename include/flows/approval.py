@@ -1,8 +1,8 @@
 """A person's approval of a release: one seat, a named person, a comment; *no* and silence are outcomes that last."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param
@@ -11,23 +11,29 @@ from airflow.sdk.definitions.context import Context
 from include.flows import services
 from include.flows.errors import FlowError, NoAnswer, Rejected
 
+if TYPE_CHECKING:
+    from include.stores.catalog.dossiers import Decision
+
 NOT_COUNTED = "not_counted"
 """Under this XCom key the task says why the last answer did not count: Airflow keeps a question's text as it was first asked."""
 
 
-def may_answer(dossier: Mapping[str, Any]) -> list[str]:
-    """The named approvers but for who asked for the run; Airflow refuses everybody else's answer at once.
+def may_answer(dossier: Mapping[str, Any], approved_by: Sequence[str] = ()) -> list[str]:
+    """The named approvers but for who asked for the run and who has approved; Airflow refuses everybody else's answer at once.
 
     Raises:
-        FlowError: nobody is left.
+        FlowError: fewer are left than there are approvals to give.
     """
     from include.stores.catalog.dossiers import same_person
 
-    people = [name for name in dossier["approvers"] if not same_person(name, dossier["requested_by"])]
-    if not people:
+    askers = [dossier["requested_by"], *dossier.get("also_requested_by", ())]
+    people = [name for name in dossier["approvers"] if not any(same_person(name, other) for other in (*askers, *approved_by))]
+    missing = len(dossier.get("seats") or (0,)) - len(approved_by)
+    if len(people) < max(missing, 1):
         raise FlowError(
-            f"{dossier['title']}: {dossier['requested_by']} asked for the run and may not approve it, and approval.approvers of the recipe "
-            "names nobody else: name another person there, or start the run as somebody else"
+            f"{dossier['title']}: {' and '.join(askers)} asked for the run and may not approve it, and approval.approvers of the recipe "
+            f"names {', '.join(people) or 'nobody else'} beside: {missing} more approvals are needed. Name another person there, or start "
+            "the run as somebody else"
         )
     return people
 
@@ -39,7 +45,7 @@ class ReleaseApproval(ApprovalOperator):
     ask again after a *no*.
 
     :param dossier: what the dossier task returned (templated): digest, title, text, approvers, timeout_hours, demonstration_accounts.
-    :param seat: which of the approvals asked for this is (one mapped task each); the ledger wants distinct persons.
+    :param seat: which of the approvals asked for this is (one mapped task each, one after the other: who has approved is not asked again).
     """
 
     template_fields = (*ApprovalOperator.template_fields, "dossier")
@@ -64,11 +70,26 @@ class ReleaseApproval(ApprovalOperator):
         return {name: {**param, "value": param["value"] or None} for name, param in super().serialized_params.items()}
 
     def execute(self, context: Context) -> Any:
+        """Asks; where the round is over already (enough approvals, a no, silence in another seat), that stands and nobody is asked."""
+        decision = self._decision()
+        if decision.state == "approved":
+            self.log.info("%s is approved by %s already", self.dossier["digest"], ", ".join(decision.approved_by))
+            return {"dossier": self.dossier["digest"], "person": None, "account": None, "state": "approved"}
+        if decision.state == "no_answer":
+            raise NoAnswer(f"nobody answered another seat in time; {self.dossier['title']} is not released")
+        if decision.state != "open":
+            raise Rejected(f"{decision.decided_by} said no to {self.dossier['title']}: {decision.why}")
         self.subject = f"Release {self.dossier['title']}?"
         self.body = self.dossier["text"]
-        self.assigned_users = [{"id": name, "name": name} for name in may_answer(self.dossier)]
+        self.assigned_users = [{"id": name, "name": name} for name in may_answer(self.dossier, decision.approved_by)]
         self.response_timeout = timedelta(hours=self.dossier["timeout_hours"])
         return super().execute(context)
+
+    def _decision(self) -> "Decision":
+        found = services.catalog().releases.decision(self.dossier["digest"])
+        if found is None:
+            raise FlowError(f"nobody was asked about {self.dossier['digest']}: clear the task `dossier`")
+        return found
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         releases, digest = services.catalog().releases, self.dossier["digest"]
@@ -91,10 +112,15 @@ class ReleaseApproval(ApprovalOperator):
         return {"dossier": digest, "person": person, "account": account, "state": str(decision.state)}
 
     def _does_not_count(self, person: str, comment: str) -> str | None:
+        from include.stores.catalog.dossiers import same_person
+
+        decision = self._decision()
         if not comment:
             return "a comment is required"
         if person not in self.dossier["approvers"]:
             return "not one of the named approvers"
-        if person == self.dossier["requested_by"]:
+        if any(same_person(person, asker) for asker in (self.dossier["requested_by"], *decision.asked_by)):
             return "who asked for the run does not approve it"
+        if any(same_person(person, other) for other in decision.approved_by):
+            return f"{person} has approved this already; each approval comes from another person"
         return None

@@ -51,6 +51,14 @@ def choose(params: Mapping[str, Any], triggering: list[State], known: list[State
     return [of_recipe[-1]]
 
 
+def asked_for_by(run: Mapping[str, Any], person: str | None) -> dict[str, Any]:
+    """`run` with who started this phase by hand as the one who asks. Whoever asked before still counts as an asker: none of them approves."""
+    if not person or person == run["requested_by"]:
+        return dict(run)
+    before = [name for name in (run["requested_by"], *run.get("also_requested_by", ())) if name != person]
+    return {**run, "requested_by": person, "also_requested_by": before}
+
+
 def start(asset: Asset) -> Any:
     """The first task of a phase: its state, with this run's own id in it."""
 
@@ -63,6 +71,7 @@ def start(asset: Asset) -> Any:
         first, *others = choose(context["params"], triggering, known, asset.name)
         first["run"] = {**first["run"], "run_id": context["dag_run"].run_id, "dag_id": context["dag_run"].dag_id}
         first["run"] |= {name: context["params"][name] for name in ("method", "ask_again") if context["params"].get(name)}
+        first["run"] = asked_for_by(first["run"], getattr(context["dag_run"], "triggering_user_name", None))
         bench_of(first["run"])
         context["ti"].xcom_push(key="others", value=[{"state": other} for other in others])
         return first

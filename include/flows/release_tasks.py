@@ -1,7 +1,7 @@
 """Registry and release: the dossier, the canary, the promotion, and the way back. The ledger first, aliases after."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes
 from include.domain.outcomes import NotDone
@@ -10,6 +10,9 @@ from include.flows.errors import FlowError, Rejected
 from include.flows.planners import model
 from include.settings.catalogue import recipe
 from include.stages.refs import DatasetRef
+
+if TYPE_CHECKING:
+    from include.stores.catalog.dossiers import Decision
 
 Json = Mapping[str, Any]
 
@@ -86,14 +89,15 @@ def dossier(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json, 
             demonstration=found.demonstration,
         )
     )
-    decision = releases.ask(digest, run_id=run["run_id"], asked_by=run["requested_by"], anew=bool(run.get("ask_again")))
+    others = list(run.get("also_requested_by", ()))
+    decision = releases.ask(digest, run["run_id"], run["requested_by"], also=others, anew=bool(run.get("ask_again")))
     version = register_version(run, wanted, policy, gates, datasets)
-    rejected = decision.state == "rejected"
+    rejected = decision.state in ("rejected", "rolled_back")
     if not rejected:
         releases.propose(digest, actor)
         repair_aliases(name)
     return {
-        "status": str(NotDone.ALREADY_REJECTED) if rejected else "open",
+        "status": _standing_no(decision) if rejected else "open",
         "digest": digest,
         "title": f"{name} version {version}",
         "version": version,
@@ -101,10 +105,18 @@ def dossier(run: Json, wanted: Json, policy: Json, gates: Json, datasets: Json, 
         "approvers": list(found.approval.approvers),
         "demonstration_accounts": list(found.approval.demonstration_accounts),
         "requested_by": run["requested_by"],
+        "also_requested_by": others,
         "timeout_hours": found.approval.timeout_hours,
         "seats": list(range(found.approval.count)),
         "shadow": shadow_wanted(wanted, datasets),
     }
+
+
+def _standing_no(decision: "Decision") -> str:
+    """A no, or a rollback from a release of this very dossier: both stand until a person asks anew."""
+    if decision.state == "rejected":
+        return str(NotDone.ALREADY_REJECTED)
+    return f"{NotDone.ALREADY_REJECTED}: {decision.decided_by} took this very release back ({decision.why}); to have it looked at again, ask anew"
 
 
 def repair_aliases(name: str) -> str:
@@ -216,6 +228,8 @@ def promote(run: Json, wanted: Json, gates: Json, datasets: Json, dossier_ref: J
     if not catalog.ledger.entries(name=name, kind="anchor_set"):
         catalog.ledger.append("anchor_set", {"deployment": wanted["anchor"]}, actor, name=name, subject=wanted["anchor"])
     drift = repair_aliases(name)
+    if (champion := catalog.ledger.champion(name)) != wanted["deployment"]:
+        raise FlowError(f"{name}: {wanted['deployment']} was released (ledger {entry.seq}) and is not champion any more: {champion} is")
     head = catalog.ledger.head()
     print(f"{name}: {wanted['deployment']} is champion (ledger {entry.seq}, head {head['hash']}); aliases set: {drift or 'none'}")
     return {"name": name, "deployment": wanted["deployment"], "version": dossier_ref["version"], "ledger": {"seq": entry.seq, **head}}

@@ -22,7 +22,7 @@ def skip_unless_new(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def skip_if_rejected(dossier: dict[str, Any]) -> dict[str, Any]:
-    """Skips the rest when a person has said no to this very dossier: it stands until a run asks anew."""
-    if dossier["status"] == NotDone.ALREADY_REJECTED:
-        say_and_skip(str(NotDone.ALREADY_REJECTED))
+    """Skips the rest when a person has said no to this very dossier, or took its release back: it stands until a run asks anew."""
+    if dossier["status"].startswith(NotDone.ALREADY_REJECTED):
+        say_and_skip(dossier["status"])
     return dossier

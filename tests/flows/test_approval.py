@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG
 
 from include.flows import services
@@ -140,6 +141,74 @@ def test_a_no_is_never_asked_again_by_a_retry_and_has_no_default(approval: Relea
 def test_who_asked_for_the_run_is_not_among_those_who_may_answer(dossier: dict[str, Any]) -> None:
     assert may_answer(dossier) == ["ben", "demo-approver"]
     assert may_answer(dossier | {"requested_by": " Ben "}) == ["ada", "demo-approver"]
+
+
+def test_whoever_asked_on_the_way_is_not_among_them_either(dossier: dict[str, Any]) -> None:
+    assert may_answer(dossier | {"also_requested_by": ["ben"]}) == ["demo-approver"]
+
+
+@pytest.fixture
+def two_seats(plane: Plane, dossier: dict[str, Any]) -> dict[str, Any]:
+    """The same question where two people have to say yes."""
+    releases = services.catalog().releases
+    deployment = releases.dossier(dossier["digest"]).deployment
+    digest = releases.file_dossier(Dossier(NAME, deployment, {"canary": {"kind": "none"}}, None, 2, demonstration=True))
+    releases.ask(digest, run_id="manual__2", asked_by="ada")
+    return {**dossier, "digest": digest, "seats": [0, 1]}
+
+
+def seat(dossier: dict[str, Any], number: int) -> ReleaseApproval:
+    with DAG("d", schedule=None):
+        return ReleaseApproval(task_id=f"approve_{number}", dossier=dossier, seat=number)
+
+
+@pytest.fixture
+def parked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Whom Airflow was told to ask, each time."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(ApprovalOperator, "execute", lambda self, context: asked.append([user["name"] for user in self.assigned_users]))
+    return asked
+
+
+def test_a_second_seat_is_no_seat_for_who_sat_on_the_first(two_seats: dict[str, Any], parked: list[list[str]]) -> None:
+    first, second, told = seat(two_seats, 0), seat(two_seats, 1), Told()
+    first.execute({})  # type: ignore[typeddict-item]
+    assert first.execute_complete({}, answer("ben"))["state"] == "open"  # type: ignore[typeddict-item]
+    second.execute({})  # type: ignore[typeddict-item]
+    assert parked == [["ben", "demo-approver"], ["demo-approver"]]
+    second.execute_complete({"ti": told}, answer("ben"))  # type: ignore[typeddict-item]
+    assert told.pushed == [
+        (NOT_COUNTED, "the answer of ben does not count: ben has approved this already; each approval comes from another person")
+    ]
+    assert second.execute_complete({}, answer("demo-approver"))["state"] == "approved"  # type: ignore[typeddict-item]
+    assert ledger() == [("approved", "ben"), ("approved", "demo-approver")]
+
+
+def test_after_a_no_in_one_seat_the_next_asks_nobody(two_seats: dict[str, Any], parked: list[list[str]]) -> None:
+    with pytest.raises(Rejected):
+        seat(two_seats, 0).execute_complete({}, answer("ben", "Reject", "no"))  # type: ignore[typeddict-item]
+    with pytest.raises(Rejected, match="ben said no to demo-tiny version 1: no"):
+        seat(two_seats, 1).execute({})  # type: ignore[typeddict-item]
+    assert parked == []
+
+
+def test_after_silence_in_one_seat_the_next_asks_nobody(two_seats: dict[str, Any], parked: list[list[str]]) -> None:
+    with pytest.raises(NoAnswer):
+        seat(two_seats, 0).execute_complete({}, {"error_type": "timeout"})  # type: ignore[typeddict-item]
+    with pytest.raises(NoAnswer, match="nobody answered another seat"):
+        seat(two_seats, 1).execute({})  # type: ignore[typeddict-item]
+    assert parked == []
+
+
+def test_what_enough_people_approved_is_not_asked_again(dossier: dict[str, Any], parked: list[list[str]]) -> None:
+    seat(dossier, 0).execute_complete({}, answer("ben"))  # type: ignore[typeddict-item]
+    assert seat(dossier, 0).execute({})["state"] == "approved"  # type: ignore[typeddict-item]
+    assert parked == []
+
+
+def test_too_few_people_for_the_seats_is_said_before_the_first_answers(two_seats: dict[str, Any]) -> None:
+    with pytest.raises(FlowError, match="names ben beside: 2 more approvals are needed"):
+        may_answer(two_seats | {"approvers": ["ada", "ben"]})
 
 
 def test_where_nobody_else_may_answer_nobody_is_asked(dossier: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from include.flows.errors import FlowError
-from include.flows.phases import choose, newest_by_recipe
+from include.flows.phases import asked_for_by, choose, newest_by_recipe
 
 
 def state(recipe: str, number: int) -> dict[str, Any]:
@@ -47,3 +47,13 @@ def test_a_run_never_changes_the_state_it_was_given() -> None:
     given = state("tiny", 9)
     choose({"state": given}, [], [], "sft")[0]["sft"] = 0
     assert given == state("tiny", 9)
+
+
+def test_who_starts_a_phase_by_hand_is_the_one_who_asks_and_who_asked_before_still_is() -> None:
+    run = {"recipe": "tiny", "requested_by": "ada", "ask_again": True}
+    assert asked_for_by(run, None) == run
+    assert asked_for_by(run, "ada") == run
+    by_ben = asked_for_by(run, "ben")
+    assert (by_ben["requested_by"], by_ben["also_requested_by"]) == ("ben", ["ada"])
+    by_ada_again = asked_for_by(by_ben, "ada")
+    assert (by_ada_again["requested_by"], by_ada_again["also_requested_by"]) == ("ada", ["ben"])

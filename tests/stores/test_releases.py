@@ -172,6 +172,24 @@ def test_two_runs_share_an_open_round(catalog: Catalog, asked: Dossier) -> None:
         catalog.releases.approve(asked.digest, "otto", "fine")
 
 
+def test_everybody_who_asked_on_the_way_is_no_approver(catalog: Catalog, asked: Dossier) -> None:
+    """A run that a second person started goes on with what the first one asked for: neither approves it."""
+    second = catalog.releases.ask(asked.digest, "run-2", "otto", also=["anna"])
+    assert second.asked_by == ("olga", "otto", "anna")
+    assert catalog.releases.asked_in("run-2") == asked.digest
+    for person in ("otto", "anna"):
+        with pytest.raises(ApproverRefused, match="asked for this release"):
+            catalog.releases.approve(asked.digest, person, "fine")
+
+
+def test_who_rejected_cannot_open_a_new_round_by_asking_without_saying_so(catalog: Catalog, deployment: str) -> None:
+    made = dossier(catalog, deployment, approvals_needed=2)
+    catalog.releases.ask(made.digest, "run-1", "olga")
+    catalog.releases.approve(made.digest, "anna", "fine")
+    catalog.releases.reject(made.digest, "bert", "no")
+    assert catalog.releases.ask(made.digest, "run-2", "anna").state == "rejected"
+
+
 def test_the_dossier_of_a_run_is_found_by_the_run(catalog: Catalog, asked: Dossier) -> None:
     assert catalog.releases.asked_in("run-1") == asked.digest
     assert catalog.releases.asked_in("run-2") is None

@@ -10,7 +10,15 @@ import pytest
 
 from include.stores.catalog import Catalog
 from include.stores.catalog.releases import Dossier
-from include.stores.errors import NoRollbackTarget, NotFound, ReleaseRefused, Tainted
+from include.stores.errors import (
+    ApproverRefused,
+    CanaryMissing,
+    NoRollbackTarget,
+    NotApproved,
+    NotFound,
+    ReleaseRefused,
+    Tainted,
+)
 from tests.stores.things import commit, deploy, dossier, manifest, release, some_digest, spec
 
 
@@ -124,3 +132,67 @@ def test_two_processes_releasing_at_once_write_one_row(catalog: Catalog, catalog
     assert [process.wait(60) for process in running] == [0, 0]
     assert len(catalog.ledger.entries(kind="released")) == 1
     assert catalog.ledger.verify() == 2
+
+
+def test_a_rollback_voids_the_approval_and_the_canary_of_what_it_undid(catalog: Catalog) -> None:
+    """The same candidate against the same champion is the same dossier: a person has to look at it again."""
+    release(catalog, first := deploy(catalog, "helper", some_digest("a")), run_id="run-a")
+    plan = {"gates": some_digest("gates"), "canary": {"kind": "shadow"}}
+    made = dossier(catalog, second := deploy(catalog, "helper", some_digest("b")), body=plan)
+    catalog.releases.ask(made.digest, "run-b", "olga")
+    catalog.releases.approve(made.digest, "anna", "fine")
+    catalog.releases.canary_started(made.digest, "task")
+    catalog.releases.canary_passed(made.digest, "task", {"requests": 9})
+    catalog.releases.release(made.digest, made.body, "task")
+    catalog.releases.rollback("helper", "back", "rita", "users complain", verify=lambda _: True)
+    decision = catalog.releases.decision(made.digest)
+    assert decision is not None
+    assert (decision.state, decision.decided_by) == ("rolled_back", "rita")
+    assert "users complain" in str(decision.why)
+    for step in (
+        lambda: catalog.releases.canary_started(made.digest, "task"),
+        lambda: catalog.releases.release(made.digest, made.body, "task"),
+    ):
+        with pytest.raises(NotApproved, match="round 1 is rolled_back"):
+            step()
+    with pytest.raises(ApproverRefused, match="a run has to ask anew"):
+        catalog.releases.approve(made.digest, "anna", "still fine")
+    assert catalog.ledger.champion("helper") == first
+    assert catalog.releases.ask(made.digest, "run-c", "olga").state == "rolled_back"
+    assert catalog.releases.ask(made.digest, "run-d", "olga", anew=True).state == "open"
+    catalog.releases.approve(made.digest, "anna", "looked at the complaints: mended elsewhere")
+    with pytest.raises(CanaryMissing, match="none was started"):
+        catalog.releases.release(made.digest, made.body, "task")
+    catalog.releases.canary_started(made.digest, "task")
+    catalog.releases.canary_passed(made.digest, "task", {"requests": 9})
+    entry = catalog.releases.release(made.digest, made.body, "task")
+    assert (catalog.ledger.champion("helper"), entry.payload["deployment"]) == (second, second)
+    assert catalog.releases.release(made.digest, made.body, "task") == entry
+    assert len(catalog.ledger.entries(kind="released")) == 3
+
+
+def test_a_release_that_another_has_followed_is_not_released_again_by_its_old_approval(catalog: Catalog) -> None:
+    made = release(catalog, deploy(catalog, "helper", some_digest("a")), run_id="run-a")
+    release(catalog, second := deploy(catalog, "helper", some_digest("b")), run_id="run-b")
+    with pytest.raises(ReleaseRefused):
+        catalog.releases.release(made.digest, made.body, "task")
+    assert catalog.ledger.champion("helper") == second
+
+
+def test_a_candidate_that_was_tainted_after_its_rollback_is_not_released_again(catalog: Catalog) -> None:
+    release(catalog, deploy(catalog, "helper", some_digest("a")), run_id="run-a")
+    made = release(catalog, second := deploy(catalog, "helper", some_digest("b")), run_id="run-b")
+    catalog.releases.rollback("helper", "back", "rita", "worse", verify=lambda _: True)
+    catalog.releases.taint(second, "learned from withdrawn labels", "rita")
+    catalog.releases.ask(made.digest, "run-c", "olga", anew=True)
+    catalog.releases.approve(made.digest, "anna", "fine")
+    with pytest.raises(Tainted, match="withdrawn labels"):
+        catalog.releases.release(made.digest, made.body, "task")
+
+
+def test_after_a_rollback_over_several_each_of_them_needs_a_new_approval(catalog: Catalog) -> None:
+    first, second, _ = three_champions(catalog)
+    catalog.releases.taint(second, "learned from withdrawn labels", "olga")
+    catalog.releases.rollback("helper", "back", "rita", "worse", verify=lambda _: True)
+    states = [catalog.releases.decision(d.digest).state for d in catalog.releases.dossiers_of(second)]  # type: ignore[union-attr]
+    assert (catalog.ledger.champion("helper"), states) == (first, ["rolled_back"])

@@ -1,6 +1,6 @@
 """Deployments, the dossiers that people approve, and their answers. Every answer is a row of the ledger too."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from include.domain.canonical import check_digest, digest
 from include.domain.errors import RecordError
 from include.stores.catalog.database import Database, insert_new, insert_once
-from include.stores.catalog.ledger import NewEntry, append_entry
+from include.stores.catalog.ledger import Entry, NewEntry, append_entry
+from include.stores.catalog.standing import standing_of
 from include.stores.catalog.tables_evidence import approvals, askers, decisions, deployments, dossiers
 from include.stores.catalog.tables_work import edges
 from include.stores.errors import ApproverRefused, Conflict, NotFound
@@ -17,7 +18,7 @@ from include.stores.errors import ApproverRefused, Conflict, NotFound
 DEPLOYMENT_FIELDS = ("weights", "quantisation", "engine", "tokenizer", "chat_template", "system_prompt", "generation")
 CANARIES = ("shadow", "router", "none")
 ACCOUNTS = ("person", "demonstration")
-OPEN, APPROVED, REJECTED, NO_ANSWER = "open", "approved", "rejected", "no_answer"
+OPEN, APPROVED, REJECTED, NO_ANSWER, ROLLED_BACK = "open", "approved", "rejected", "no_answer", "rolled_back"
 
 
 def deployment_digest(body: Mapping[str, Any]) -> str:
@@ -68,7 +69,7 @@ class Dossier:
 
 @dataclass(frozen=True)
 class Decision:
-    """One round of asking about a dossier. `state` is open, approved, rejected or no_answer."""
+    """One round of asking about a dossier. `state` is open, approved, rejected, no_answer, or rolled_back: approved, released and undone."""
 
     dossier: str
     round: int
@@ -130,11 +131,12 @@ class Dossiers:
         with self._db.read() as connection:
             return load_dossier(connection, dossier)
 
-    def ask(self, dossier: str, run_id: str, asked_by: str, *, anew: bool = False) -> Decision:
+    def ask(self, dossier: str, run_id: str, asked_by: str, *, also: Sequence[str] = (), anew: bool = False) -> Decision:
         """Puts a dossier before people, for one run.
 
         The same run asks once. An open round, or an approval, serves a second run too; a rejection stands until a run
-        asks anew; after silence another run opens a new round. Nobody who asked can have approved: then a new round opens.
+        asks anew, and so does a rollback; after silence another run opens a new round. Nobody who asked can have
+        approved: then a new round opens. `also`: others who asked for what this run goes on with; they cannot approve either.
         """
         if not asked_by.strip():
             raise ApproverRefused(f"dossier {dossier}: name who asks for the release, so that this person cannot approve it")
@@ -142,24 +144,25 @@ class Dossiers:
             load_dossier(connection, dossier)
             last = latest_round(connection, dossier)
             now = self._db.now()
-            if last is None or self._needs_new_round(connection, last, run_id, asked_by, anew):
+            if last is None or self._needs_new_round(connection, last, run_id, (asked_by, *also), anew):
                 number = 1 if last is None else last.round + 1
                 row = {"dossier": dossier, "round": number, "state": OPEN, "created_at": now}
                 connection.execute(sa.insert(decisions).values(**row))
             else:
                 number = last.round
             if last is None or last.round != number or last.state in (OPEN, APPROVED):
-                asker = {"dossier": dossier, "round": number, "run_id": run_id, "asked_by": asked_by, "created_at": now}
-                insert_new(connection, askers, asker)
+                for run, person in ((run_id, asked_by), *((f"{run_id} for {other}", other) for other in also)):
+                    asker = {"dossier": dossier, "round": number, "run_id": run, "asked_by": person, "created_at": now}
+                    insert_new(connection, askers, asker)
             return _must(latest_round(connection, dossier), dossier)
 
-    def _needs_new_round(self, connection: sa.Connection, last: Decision, run_id: str, asked_by: str, anew: bool) -> bool:
+    def _needs_new_round(self, connection: sa.Connection, last: Decision, run_id: str, asking: Sequence[str], anew: bool) -> bool:
         mine = sa.and_(askers.c.dossier == last.dossier, askers.c.round == last.round, askers.c.run_id == run_id)
         if connection.execute(sa.select(askers.c.run_id).where(mine)).first():
             return False
-        if any(same_person(asked_by, person) for person in last.approved_by):
-            return True
-        return last.state == NO_ANSWER or (last.state == REJECTED and anew)
+        if last.state in (REJECTED, ROLLED_BACK):
+            return anew
+        return last.state == NO_ANSWER or any(same_person(asker, person) for asker in asking for person in last.approved_by)
 
     def decision(self, dossier: str) -> Decision | None:
         """The newest round, or None when nobody was asked yet."""
@@ -190,10 +193,10 @@ class Dossiers:
         with self._db.write("ledger") as connection:
             found, current = load_dossier(connection, dossier), _must(latest_round(connection, dossier), dossier)
             _refuse_answer(found, current, person, comment, account)
-            if any(same_person(person, other) for other in current.approved_by):
-                return current
             if current.state not in (OPEN, APPROVED):
                 raise ApproverRefused(f"dossier {dossier}: round {current.round} is {current.state}; a run has to ask anew")
+            if any(same_person(person, other) for other in current.approved_by):
+                return current
             payload = _payload(found, current, person, comment, account)
             entry = append_entry(connection, self._db.now(), NewEntry("approved", payload, person, name=found.name, subject=dossier))
             row = {"dossier": dossier, "round": current.round, "person": person, "account": account, "comment": comment}
@@ -261,7 +264,7 @@ def load_dossier(connection: sa.Connection, dossier: str) -> Dossier:
 
 
 def latest_round(connection: sa.Connection, dossier: str) -> Decision | None:
-    """The newest round with who asked and who approved."""
+    """The newest round with who asked and who approved. An approval whose release was rolled back is spent: state rolled_back."""
     query = sa.select(decisions).where(decisions.c.dossier == dossier).order_by(decisions.c.round.desc()).limit(1)
     row = connection.execute(query).mappings().first()
     if row is None:
@@ -271,7 +274,20 @@ def latest_round(connection: sa.Connection, dossier: str) -> Decision | None:
     )
     said_yes = sa.select(approvals.c.person).where(approvals.c.dossier == dossier, approvals.c.round == row["round"]).order_by("ledger_seq")
     asked, approved = (tuple(dict.fromkeys(connection.execute(q).scalars())) for q in (people, said_yes))
-    return Decision(dossier, row["round"], row["state"], row["decided_by"], row["why"], asked, approved)
+    state, by, why = row["state"], row["decided_by"], row["why"]
+    if state == APPROVED and (undone := _undone(connection, dossier, row["round"])) is not None:
+        state, by, why = ROLLED_BACK, undone.actor, f"rolled back, ledger row {undone.seq}: {undone.payload['why']}"
+    return Decision(dossier, row["round"], state, by, why, asked, approved)
+
+
+def _undone(connection: sa.Connection, dossier: str, number: int) -> Entry | None:
+    """The rollback that undid the release which the approvals of this round let through, or None."""
+    standing = standing_of(connection, dossier)
+    if standing.released is None or standing.undone is None:
+        return None
+    mine = sa.and_(approvals.c.dossier == dossier, approvals.c.round == number)
+    last_yes = connection.execute(sa.select(sa.func.max(approvals.c.ledger_seq)).where(mine)).scalar()
+    return standing.undone if last_yes is not None and last_yes < standing.released.seq else None
 
 
 def _must(found: Decision | None, dossier: str) -> Decision:

@@ -97,6 +97,15 @@ def champions(entries: list[Entry]) -> list[Entry]:
     return stack
 
 
+def undone_by(entries: list[Entry], released: Entry) -> Entry | None:
+    """The rollback after which the release `released` no longer stood; None while it stands, or stands below a later one."""
+    for number, entry in enumerate(entries):
+        later = entry.kind == "rolled_back" and entry.seq > released.seq
+        if later and released.seq not in {kept.seq for kept in champions(entries[: number + 1])}:
+            return entry
+    return None
+
+
 def champion_of(entries: list[Entry]) -> str | None:
     stack = champions(entries)
     return stack[-1].payload["deployment"] if stack else None

@@ -23,6 +23,7 @@ from include.stores.catalog.dossiers import (
 )
 from include.stores.catalog.graph import ancestors
 from include.stores.catalog.ledger import Entry, NewEntry, append_entry, champion_of, champions, read_entries, verify_chain
+from include.stores.catalog.standing import standing_of
 from include.stores.catalog.tables_evidence import ledger, taint
 from include.stores.catalog.tables_work import memberships
 from include.stores.errors import (
@@ -85,7 +86,9 @@ class Releases(Dossiers):
             return append_entry(connection, self._db.now(), NewEntry(kind, payload, actor, name=found.name, subject=dossier))
 
     def release(self, dossier: str, evidence: Mapping[str, Any], actor: str) -> Entry:
-        """Makes the dossier's deployment the champion: one ledger row, written once.
+        """Makes the dossier's deployment the champion: one ledger row, written once while it stands.
+
+        After a rollback from it, or once another is champion, the same dossier needs new approvals and a new canary.
 
         Args:
             evidence: the dossier's body, rebuilt from what is there now; it must be the approved one.
@@ -96,9 +99,9 @@ class Releases(Dossiers):
         """
         with self._db.write("ledger") as connection:
             found = load_dossier(connection, dossier)
-            done = read_entries(connection, ledger.c.subject == dossier, ledger.c.kind == "released")
-            if done:
-                return done[-1]
+            standing = standing_of(connection, dossier)
+            if standing.released is not None and standing.champion:
+                return standing.released
             verify_chain(read_entries(connection))
             _demand_same(found, evidence)
             decision = _demand_approval(connection, found)
@@ -184,8 +187,9 @@ def tainted_by(connection: sa.Connection, ref: str) -> str | None:
 
 
 def _last_canary(connection: sa.Connection, dossier: str) -> Entry | None:
+    """The newest row of the dossier's canary that no earlier release has used up."""
     found = read_entries(connection, ledger.c.subject == dossier, ledger.c.kind.in_(CANARY_STATES))
-    return found[-1] if found else None
+    return found[-1] if found and found[-1].seq > standing_of(connection, dossier).spent else None
 
 
 def _demand_same(found: Dossier, evidence: Mapping[str, Any]) -> None:
@@ -202,7 +206,8 @@ def _demand_approval(connection: sa.Connection, dossier: Dossier) -> Decision:
         raise NotApproved(f"{where}: nobody was asked")
     if decision.state not in (APPROVED, "open"):
         raise NotApproved(f"{where}: round {decision.round} is {decision.state} (by {decision.decided_by}: {decision.why})")
-    rows = read_entries(connection, ledger.c.subject == dossier.digest, ledger.c.kind == "approved")
+    unspent = ledger.c.seq > standing_of(connection, dossier.digest).spent
+    rows = read_entries(connection, ledger.c.subject == dossier.digest, ledger.c.kind == "approved", unspent)
     people: set[str] = set()
     for row in rows:
         said = row.payload
