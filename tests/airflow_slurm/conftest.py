@@ -9,15 +9,22 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
+from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.receipts import Receipt
 from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.work import steps
 from airflow_slurm.work.stop import StopPolicy
-from airflow_slurm.work.submit import LookUp
+from airflow_slurm.work.submit import LookUp, Submitted
 from local.slurm_cluster import PrivateSlurm
+
+from .held_jobs import Files
+from .tasks import OWNER, Make, Task
 
 CONN_ID = "slurm_test"
 QUICK = LookUp(total_s=3.0, pause_s=0.5)
@@ -102,7 +109,6 @@ def key() -> str:
     return f"test/{os.getpid()}/{next(_NUMBERS)}"
 
 
-OWNER = {"dag_id": "d", "run_id": "r1", "task_id": "t", "map_index": -1}
 OTHER = {"dag_id": "d", "run_id": "r2", "task_id": "t", "map_index": -1}
 
 
@@ -120,3 +126,61 @@ def jobs_named(slurm: PrivateSlurm) -> Callable[[str], list[tuple[str, str]]]:
         return [(line.split()[0], line.split()[1]) for line in out.splitlines() if line.strip()]
 
     return ask
+
+
+@pytest.fixture
+def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Tasks at a site where every job completes: submitting claims and writes the receipt, as the real protocol does."""
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me"}')
+
+    async def submit(client: Any, store: Any, work: Any, owner: Any, **_: Any) -> Submitted:
+        claim = store.claim(work.key, owner)
+        work.on_claim(claim.n)
+        spec, job_id = work.spec_for(claim.n), str(6 + claim.n)
+        receipt = Receipt(job_id, work.name_for(claim.n), "nowhere", log_path=spec.log_path(job_id), array=spec.array)
+        store.record(work.key, claim.n, receipt)
+        return Submitted(claim.n, receipt, claim.since, claim.adopted)
+
+    class Client:
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(steps, "submit", submit)
+    monkeypatch.setattr(steps.SlurmHook, "get_client", lambda self: Client())
+
+    def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", output: str | None = None, **kwargs: Any) -> Task:
+        values = {"task_id": "t", "slurm_conn_id": "nowhere", "key": "work", "receipts_config": {"root": str(store.root)}}
+        return Task(lambda: cls(spec={"command": ["true"], "output": output}, **values, **kwargs), run_id)
+
+    return task
+
+
+@pytest.fixture
+def operator(connection: str, tmp_path: Path, key: str) -> Callable[..., Callable[[], SlurmJobOperator]]:
+    """Makes makers of operators."""
+
+    def maker(spec: dict[str, Any], cls: type[SlurmJobOperator] = SlurmJobOperator, **kwargs: Any) -> Callable[[], SlurmJobOperator]:
+        values = (
+            {"task_id": "t", "slurm_conn_id": connection, "key": key, "receipts_config": {"root": str(tmp_path / "receipts")}}
+            | {"stop_grace_s": 3.0}
+            | kwargs
+        )
+        return lambda: cls(spec={"output": "/dev/null", **spec}, **values)
+
+    return maker
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> FileReceipts:
+    store = FileReceipts(str(tmp_path / "kept"))
+    store.claim("k", OWNER)
+    return store
+
+
+@pytest.fixture
+def there(monkeypatch: pytest.MonkeyPatch) -> Files:
+    """At the process edge: the files on the cluster."""
+    files = Files()
+    monkeypatch.setattr(SlurmHook, "missing", lambda self, *asked: files.missing(*asked))
+    return files

@@ -15,6 +15,8 @@ from airflow.sdk.exceptions import TaskDeferred
 from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.triggers import SlurmJobTrigger
 
+OWNER = {"dag_id": "d", "run_id": "r1", "task_id": "t", "map_index": -1}
+
 
 class TaskState(dict[str, Any]):
     """At the process edge: what Airflow keeps for a task over tries and clears."""
@@ -66,3 +68,6 @@ class Task:
     def run(self) -> Any:
         deferred = self.execute()
         return self.resume(deferred, self.wait(deferred))
+
+
+Make = Callable[..., Task]

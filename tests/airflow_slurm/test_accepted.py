@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,46 +20,11 @@ from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.shards import ShardEnd
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work import earlier, steps
-from airflow_slurm.work.submit import Submitted
 
-from .tasks import Task
+from .tasks import Make, Task
 
 KEY = "work"
 VIEW = JobView("7", phase=Phase.SUCCEEDED, state="COMPLETED", elapsed_s=3.0)
-Make = Callable[..., Task]
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> FileReceipts:
-    return FileReceipts(str(tmp_path / "receipts"))
-
-
-@pytest.fixture
-def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Tasks at a site where every job completes: submitting claims and writes the receipt, as the real protocol does."""
-    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me"}')
-
-    async def submit(client: Any, store: Any, work: Any, owner: Any, **_: Any) -> Submitted:
-        claim = store.claim(work.key, owner)
-        work.on_claim(claim.n)
-        spec, job_id = work.spec_for(claim.n), str(6 + claim.n)
-        receipt = Receipt(job_id, work.name_for(claim.n), "nowhere", log_path=spec.log_path(job_id), array=spec.array)
-        store.record(work.key, claim.n, receipt)
-        return Submitted(claim.n, receipt, claim.since, claim.adopted)
-
-    class Client:
-        async def __aenter__(self) -> None: ...
-
-        async def __aexit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(steps, "submit", submit)
-    monkeypatch.setattr(steps.SlurmHook, "get_client", lambda self: Client())
-
-    def task(cls: type[SlurmJobOperator] = SlurmJobOperator, run_id: str = "r1", output: str | None = None, **kwargs: Any) -> Task:
-        values = {"task_id": "t", "slurm_conn_id": "nowhere", "key": KEY, "receipts_config": {"root": str(store.root)}}
-        return Task(lambda: cls(spec={"command": ["true"], "output": output}, **values, **kwargs), run_id)
-
-    return task
 
 
 def dies_after_accepting(task: Task, **event: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +17,14 @@ from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.commands import scontrol_show_nodes
 from airflow_slurm.slurm.parse import Controller, controller, node_reasons
 from airflow_slurm.slurm.states import TABLE, Phase
-from airflow_slurm.truth.holds import GONE, QUESTIONS, ROLLED_BACK, as_doubted, asks_nodes, nodes_of, output_decides
+from airflow_slurm.truth.holds import GONE, NODES_REPORT_WITHIN_S, QUESTIONS, ROLLED_BACK, as_doubted, asks_nodes, nodes_of, output_decides
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import Change, JobView
 
 from .conftest import OWNER, recorded
+from .held_jobs import Files, Node, Site, Watch
 from .sites import VERSIONS
-from .test_accepted import Make, make, store  # noqa: F401
-from .test_holds import NODES_REPORT_WITHIN_S, Node, Site, Watch, kept  # noqa: F401
+from .tasks import Make
 
 CANCELLED = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled", node_list="n1", cancelled_by_uid=0)
 ANEW = Controller(60.0, frozenset({0, 64030}))
@@ -152,7 +151,7 @@ async def cancelled(watch: Watch) -> dict[str, Any] | None:
     ],
 )
 async def test_of_a_run_that_its_controller_cancelled_the_task_is_told(
-    kept: FileReceipts,  # noqa: F811
+    kept: FileReceipts,
     uid: int | None,
     config: str,
     doubtful: bool,
@@ -165,7 +164,7 @@ async def test_of_a_run_that_its_controller_cancelled_the_task_is_told(
     assert watch.done() == ["scontrol show config", *(["scontrol --oneliner show node n1"] if doubtful else [])]
 
 
-async def test_what_was_given_up_is_cancelled_and_nothing_else(kept: FileReceipts) -> None:  # noqa: F811
+async def test_what_was_given_up_is_cancelled_and_nothing_else(kept: FileReceipts) -> None:
     watch = Watch(kept, Node(Site(sacct=ends())))
     watch.node.config = anew()
     kept.drop_owner("k", OWNER)
@@ -174,7 +173,7 @@ async def test_what_was_given_up_is_cancelled_and_nothing_else(kept: FileReceipt
     assert event["view"]["doubtful"] is False
 
 
-async def test_a_controller_that_does_not_answer_yet_is_asked_again_and_not_for_ever(kept: FileReceipts) -> None:  # noqa: F811
+async def test_a_controller_that_does_not_answer_yet_is_asked_again_and_not_for_ever(kept: FileReceipts) -> None:
     class Silent(Node):
         answers_from = 0
 
@@ -195,7 +194,7 @@ async def test_a_controller_that_does_not_answer_yet_is_asked_again_and_not_for_
         assert watch.done().count("scontrol show config") == QUESTIONS + 1
 
 
-async def test_a_node_that_failed_may_give_the_job_back_before_its_end_is_doubted(kept: FileReceipts) -> None:  # noqa: F811
+async def test_a_node_that_failed_may_give_the_job_back_before_its_end_is_doubted(kept: FileReceipts) -> None:
     watch = Watch(kept, Node(Site(sacct=ends(None, "NODE_FAIL"))))
     watch.node.config = anew()
     watch.node.site.rows["7"] = list(RUNNING)
@@ -208,7 +207,7 @@ async def test_a_node_that_failed_may_give_the_job_back_before_its_end_is_doubte
     assert (event["view"]["phase"], event["view"]["cause"], event["view"]["doubtful"]) == ("lost", "node_fail", True)
 
 
-async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_asked_once(kept: FileReceipts) -> None:  # noqa: F811
+async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_asked_once(kept: FileReceipts) -> None:
     lines = [
         f"{8 + i}|7_{i}|{state}|0:0|50|51|60|9|1|n1|a\n" for i, state in enumerate(("CANCELLED by 0", "CANCELLED by 1000", "COMPLETED"))
     ]
@@ -223,7 +222,7 @@ async def test_of_an_array_each_task_is_doubted_for_itself_and_the_controller_as
     assert watch.done() == ["scontrol show config", "scontrol --oneliner show node n1"]
 
 
-async def test_a_thousand_ends_of_one_look_ask_controller_and_node_once(kept: FileReceipts) -> None:  # noqa: F811
+async def test_a_thousand_ends_of_one_look_ask_controller_and_node_once(kept: FileReceipts) -> None:
     node = Node(Site(sacct=ends()))
     node.config = anew()
     watches = [Watch(kept, node) for _ in range(1000)]
@@ -288,7 +287,7 @@ def test_what_is_no_list_of_nodes_reaches_no_command(nodes: str) -> None:
     ],
 )
 async def test_a_number_that_was_given_twice_costs_its_second_job_nothing_but_time(
-    kept: FileReceipts,  # noqa: F811
+    kept: FileReceipts,
     reason: str,
     uid: int | None,
     cause: str,
@@ -305,8 +304,8 @@ async def test_a_number_that_was_given_twice_costs_its_second_job_nothing_but_ti
 
 @pytest.mark.parametrize(("is_there", "ends_as"), [(True, "succeeded"), (False, "interrupted")])
 def test_what_nobody_saw_run_is_looked_at_before_it_is_sent_again(
-    make: Make,  # noqa: F811
-    store: FileReceipts,  # noqa: F811
+    make: Make,
+    store: FileReceipts,
     there: Files,
     is_there: bool,
     ends_as: str,
@@ -327,8 +326,8 @@ def test_what_nobody_saw_run_is_looked_at_before_it_is_sent_again(
 
 
 def test_what_left_a_log_had_started_and_is_not_sent_again_in_the_same_try(
-    make: Make,  # noqa: F811
-    store: FileReceipts,  # noqa: F811
+    make: Make,
+    store: FileReceipts,
     there: Files,
 ) -> None:
     task = make(expected_output="/out", output="/logs/%j.txt")
@@ -349,7 +348,7 @@ def ended(view: JobView) -> dict[str, Any]:
     return {"status": "ended", "view": view.to_json()}
 
 
-async def test_a_cancel_is_believed_while_accounting_is_late(kept: FileReceipts) -> None:  # noqa: F811
+async def test_a_cancel_is_believed_while_accounting_is_late(kept: FileReceipts) -> None:
     node = Node(Site(sacct=Answer("7|7|RUNNING|0:0|50|51|Unknown|9|1|n1|a\n", "", 0)))
     node.config, node.drained = anew(), "none"
     event = await cancelled(Watch(kept, node))
@@ -357,7 +356,7 @@ async def test_a_cancel_is_believed_while_accounting_is_late(kept: FileReceipts)
     assert (event["status"], event["view"]["state"], event["view"]["doubtful"]) == ("ended", "CANCELLED", False)
 
 
-async def test_a_job_counts_as_forgotten_only_once_the_nodes_have_reported(kept: FileReceipts) -> None:  # noqa: F811
+async def test_a_job_counts_as_forgotten_only_once_the_nodes_have_reported(kept: FileReceipts) -> None:
     node = Node(Site({}, Answer("", "", 0)))
     node.config = anew(155)
     watch = Watch(kept, node)
@@ -367,26 +366,7 @@ async def test_a_job_counts_as_forgotten_only_once_the_nodes_have_reported(kept:
     assert watch.at - 155 >= NODES_REPORT_WITHIN_S
 
 
-class Files(set[str]):
-    """What is there; of `earlier` ones, what was last written before this submission."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.earlier: set[str] = set()
-
-    def missing(self, paths: Collection[str], deadline_s: float, written_since: float | None = None) -> set[str]:
-        return {path for path in paths if path not in self or (written_since is not None and path in self.earlier)}
-
-
-@pytest.fixture
-def there(monkeypatch: pytest.MonkeyPatch) -> Files:
-    """At the process edge: the files on the cluster."""
-    files = Files()
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, *asked: files.missing(*asked))
-    return files
-
-
-def test_what_an_earlier_submission_made_is_no_sign_of_this_one(make: Make, store: FileReceipts, there: Files) -> None:  # noqa: F811
+def test_what_an_earlier_submission_made_is_no_sign_of_this_one(make: Make, store: FileReceipts, there: Files) -> None:
     there.add("/out")
     there.earlier.add("/out")
     task = make(expected_output="/out")
@@ -398,7 +378,7 @@ def test_what_an_earlier_submission_made_is_no_sign_of_this_one(make: Make, stor
 
 
 @pytest.mark.parametrize("cause", [FORGOTTEN, "node_fail"])
-def test_what_an_earlier_try_of_a_shard_made_is_no_sign_of_this_one(make: Make, there: Files, cause: str) -> None:  # noqa: F811
+def test_what_an_earlier_try_of_a_shard_made_is_no_sign_of_this_one(make: Make, there: Files, cause: str) -> None:
     there |= {"/out0", "/out1"}
     there.earlier.add("/out1")  # it was written before its shard failed
     task = make(SlurmArrayOperator, shards=2, expected_output="/out%a", shard_retries=3)
@@ -413,8 +393,8 @@ def test_what_an_earlier_try_of_a_shard_made_is_no_sign_of_this_one(make: Make, 
 
 
 def test_a_log_that_cannot_be_looked_for_now_is_looked_for_later(
-    make: Make,  # noqa: F811
-    store: FileReceipts,  # noqa: F811
+    make: Make,
+    store: FileReceipts,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def away(*_: object) -> set[str]:
@@ -429,7 +409,7 @@ def test_a_log_that_cannot_be_looked_for_now_is_looked_for_later(
     assert store.end_of("work", 1) is None
 
 
-def test_a_login_that_is_refused_while_a_log_is_looked_for_fails_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_a_login_that_is_refused_while_a_log_is_looked_for_fails_at_once(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> set[str]:
         raise LoginRefused("the key is not taken any more")
 
@@ -439,7 +419,7 @@ def test_a_login_that_is_refused_while_a_log_is_looked_for_fails_at_once(make: M
         task.resume(task.execute(), ended(JobView("7", phase=Phase.LOST, cause=FORGOTTEN, retryable=True)))
 
 
-def test_a_log_of_an_earlier_job_of_that_number_is_no_sign_of_this_one(make: Make, there: Files) -> None:  # noqa: F811
+def test_a_log_of_an_earlier_job_of_that_number_is_no_sign_of_this_one(make: Make, there: Files) -> None:
     there.add("/logs/7.txt")
     task = make(output="/logs/%j.txt")
     refused = JobView("7", phase=Phase.LOST, state="CANCELLED", cause=FORGOTTEN, retryable=True, node_list="n1")
@@ -453,7 +433,7 @@ LOST = JobView("7", phase=Phase.LOST, state="NODE_FAIL", cause="node_fail", retr
 
 
 @pytest.mark.parametrize("view", [DOUBTFUL, LOST])
-def test_with_its_output_there_it_is_a_success(make: Make, store: FileReceipts, there: Files, view: JobView) -> None:  # noqa: F811
+def test_with_its_output_there_it_is_a_success(make: Make, store: FileReceipts, there: Files, view: JobView) -> None:
     there.add("/out")
     task = make(expected_output="/out")
     assert task.resume(task.execute(), ended(view))["state"] == view.state
@@ -467,8 +447,8 @@ def test_with_its_output_there_it_is_a_success(make: Make, store: FileReceipts, 
 @pytest.mark.parametrize(("view", "error"), [(DOUBTFUL, JobFailedForGood), (LOST, Exception)])
 @pytest.mark.parametrize("expected", [None, "/out"])
 def test_without_it_or_with_none_asked_for_the_end_stays_what_slurm_says(
-    make: Make,  # noqa: F811
-    store: FileReceipts,  # noqa: F811
+    make: Make,
+    store: FileReceipts,
     there: Files,
     view: JobView,
     error: type[Exception],
@@ -484,7 +464,7 @@ def test_without_it_or_with_none_asked_for_the_end_stays_what_slurm_says(
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_task_that_does_not_defer_decides_alike(
-    make: Make,  # noqa: F811
+    make: Make,
     there: Files,
     monkeypatch: pytest.MonkeyPatch,
     is_there: bool,
@@ -502,7 +482,7 @@ def test_a_task_that_does_not_defer_decides_alike(
             task.make().execute(task.context)
 
 
-def test_shards_are_judged_alike(make: Make, store: FileReceipts, there: Files) -> None:  # noqa: F811
+def test_shards_are_judged_alike(make: Make, store: FileReceipts, there: Files) -> None:
     there |= {"/out0", "/out2", "/out3"}
     task = make(SlurmArrayOperator, shards=4, expected_output="/out%a", shard_retries=0)
     tasks = {
@@ -529,8 +509,8 @@ def test_shards_are_judged_alike(make: Make, store: FileReceipts, there: Files) 
     [(GONE, {"/out0"}, "1"), (GONE, {"/out1"}, None), ("accounting does not answer", {"/out0"}, None)],
 )
 def test_shards_that_are_gone_and_have_made_their_output_keep_nobody_waiting(
-    make: Make,  # noqa: F811
-    store: FileReceipts,  # noqa: F811
+    make: Make,
+    store: FileReceipts,
     there: Files,
     cause: str,
     files: set[str],
@@ -553,7 +533,7 @@ def test_shards_that_are_gone_and_have_made_their_output_keep_nobody_waiting(
         assert store.end_of("work", 1) is None
 
 
-def test_one_shard_alone_keeps_its_number(make: Make) -> None:  # noqa: F811
+def test_one_shard_alone_keeps_its_number(make: Make) -> None:
     task = make(SlurmArrayOperator, shards=[3])
     event = ended(JobView("7", phase=Phase.SUCCEEDED)) | {
         "tasks": {"3": JobView("7_3", phase=Phase.SUCCEEDED, state="COMPLETED").to_json()}
@@ -561,7 +541,7 @@ def test_one_shard_alone_keeps_its_number(make: Make) -> None:  # noqa: F811
     assert [end["index"] for end in task.resume(task.execute(), event)] == [3]
 
 
-def test_tasks_that_were_ended_in_their_hold_are_looked_at_before_they_run_again(make: Make, there: Files) -> None:  # noqa: F811
+def test_tasks_that_were_ended_in_their_hold_are_looked_at_before_they_run_again(make: Make, there: Files) -> None:
     there.add("/out0")
     task = make(SlurmArrayOperator, shards=1, expected_output="/out%a")
     view = replace(LOST, job_id="7_0", state="CANCELLED", cause=FORGOTTEN)

@@ -21,10 +21,10 @@ from airflow_slurm.watch.poller import Hub, Snapshot
 from airflow_slurm.watch.waiting import Wait
 
 from .conftest import OWNER
-from .test_accepted import Make, make  # noqa: F401
+from .login_node import LoginNode
+from .tasks import Make
 from .test_arrays import queued
 from .test_arrays import recorded as row
-from .test_lost_answers import LoginNode
 
 BOOTED = Answer("Configuration data as of 999\nBOOT_TIME               = 200\n", "", 0)
 FILES = "airflow_slurm.file_receipts.FileReceipts"
@@ -104,7 +104,7 @@ def ended(index: int, phase: Phase, state: str, cause: str = "") -> dict[str, An
     return JobView(f"7_{index}", phase=phase, state=state, cause=cause, retryable=phase is not Phase.SUCCEEDED).to_json()
 
 
-def test_only_the_forgotten_shards_are_submitted_again_and_no_retry_is_used_up(make: Make, store: FileReceipts) -> None:  # noqa: F811
+def test_only_the_forgotten_shards_are_submitted_again_and_no_retry_is_used_up(make: Make, store: FileReceipts) -> None:
     task = make(SlurmArrayOperator, shards=3, shard_retries=0)
     done = {
         "0": ended(0, Phase.SUCCEEDED, "COMPLETED"),
@@ -127,7 +127,7 @@ def test_only_the_forgotten_shards_are_submitted_again_and_no_retry_is_used_up(m
     assert [(end["index"], end["n"]) for end in result] == [(0, 1), (1, 3), (2, 3)]
 
 
-def test_a_shard_that_failed_beside_a_forgotten_one_still_fails_the_try(make: Make, store: FileReceipts) -> None:  # noqa: F811
+def test_a_shard_that_failed_beside_a_forgotten_one_still_fails_the_try(make: Make, store: FileReceipts) -> None:
     task = make(SlurmArrayOperator, shards=2, shard_retries=1)
     done = {"0": ended(0, Phase.FAILED, "FAILED", "failed"), "1": ended(1, Phase.LOST, "", FORGOTTEN)}
     event = {"status": "ended", "view": JobView("7", phase=Phase.LOST, cause=FORGOTTEN).to_json(), "tasks": done}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -28,100 +26,8 @@ from airflow_slurm.watch.waiting import Wait
 from airflow_slurm.work.earlier import settle_hold
 
 from .conftest import OWNER
-from .test_accepted import Make, make  # noqa: F401
-from .test_lost_answers import LoginNode
-
-#: What sacct 22.05 says, with steps, of a job that ran and that the controller has in its first hold again (seen on a private Slurm).
-RAN = "7|7|PENDING|0:0|50|Unknown|Unknown|0|1|None assigned|a\n7.batch|7.batch|RUNNING|0:0|50|51|Unknown|9|1|n1|batch\n"
-NEVER = "7|7|PENDING|0:0|50|Unknown|Unknown|0|1|None assigned|a\n"
-DOWN = Answer("", "sacct: error: Problem talking to the database: Connection refused\n", 1)
-NONE_KEPT = Answer("", "Slurm accounting storage is disabled\n", 1)
-
-
-@dataclass
-class Site:
-    """Jobs of one node as squeue shows them: id, state, reason, time of eligibility, dependency."""
-
-    rows: dict[str, list[str]] = field(default_factory=lambda: {"7": ["PENDING", "JobHeldUser", "N/A", "(null)"]})
-    sacct: Answer = field(default_factory=lambda: Answer(NEVER, "", 0))
-
-    def show(self, argv: Sequence[str]) -> str:
-        more = any("EligibleTime" in word for word in argv)
-        shown = ""
-        for job_id, (state, reason, eligible, dependency) in self.rows.items():
-            head, nodes = job_id.partition("_")[0], "" if state == "PENDING" or eligible == "N/A" else "n1"
-            shown += f"{head}|{job_id}|{state}|0|0|50|N/A|N/A|1|{nodes}|{reason}|{f'{eligible}|{dependency}|' if more else ''}a\n"
-        return shown
-
-
-class Node(LoginNode):
-    """At the process edge: a login node whose squeue shows what is there, and whose scancel and scontrol change it."""
-
-    def __init__(self, site: Site) -> None:
-        super().__init__()
-        self.site = site
-        self.config = ""
-        self.drained = "Duplicate jobid [root@2026-11-30T09:58:01]"
-
-    async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
-        self.asked.append(argv)
-        rows = self.site.rows
-        if argv[0] == "squeue":
-            return Answer(self.site.show(argv), "", 0)
-        if argv[0] == "sacct":
-            return self.site.sacct
-        if argv[:3] == ["scontrol", "show", "config"]:
-            return Answer(self.config, "", 0)
-        if argv[:4] == ["scontrol", "--oneliner", "show", "node"]:
-            return Answer(f"NodeName={argv[-1]} State=IDLE+DRAIN Reason={self.drained}\n", "", 0)
-        if argv[0] == "scancel":
-            rows[argv[-1]] = ["CANCELLED", "None", "N/A", "(null)"]
-        elif argv[:2] == ["scontrol", "release"]:
-            for job_id in [i for i, row in rows.items() if i.partition("_")[0] == argv[-1] and row[1] == "JobHeldUser"]:
-                rows[job_id] = ["PENDING", "Priority", "60", "(null)"]
-        return Answer("", "", 0)
-
-
-class Watch:
-    """A follower and its looks, one every minute, from the epoch's hundredth second on."""
-
-    def __init__(self, store: FileReceipts, node: Node, array: str | None = None) -> None:
-        wait = Wait(
-            "k",
-            1,
-            "7",
-            "a",
-            40.0,
-            OWNER,
-            "airflow_slurm.file_receipts.FileReceipts",
-            {"root": str(store.root)},
-            submitted_at=50.0,
-            array=array,
-        )
-        self.follower = follower_of(wait, Hub(client=node), structlog.get_logger())
-        self.node, self.at = node, 100.0
-
-    async def look(self) -> dict[str, Any] | None:
-        snapshot = await take_snapshot(self.node, [self.follower.watched])
-        self.at += 60.0
-        return await self.follower.look(replace(snapshot, at=self.at))
-
-    async def looks(self, count: int) -> dict[str, Any] | None:
-        for _ in range(count):
-            if (event := await self.look()) is not None:
-                return event
-        return None
-
-    def done(self) -> list[str]:
-        """What was changed."""
-        return [" ".join(argv) for argv in self.node.asked if argv[0] in ("scontrol", "scancel")]
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> FileReceipts:
-    store = FileReceipts(str(tmp_path / "kept"))
-    store.claim("k", OWNER)
-    return store
+from .held_jobs import DOWN, NONE_KEPT, RAN, Files, Node, Site, Watch
+from .tasks import Make
 
 
 async def test_a_release_that_was_forgotten_is_made_again_when_the_nodes_have_reported(kept: FileReceipts) -> None:
@@ -235,12 +141,12 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_a_rolled_back_job_that_made_what_it_should_is_done_and_cancelled_in_its_hold(
-    make: Make,  # noqa: F811
+    make: Make,
     store: FileReceipts,
     settled: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
+    there: Files,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
+    there.add("/scratch/out")
     task = make(expected_output="/scratch/out")
     assert task.resume(task.execute(), rolled_back())["job_id"] == "7"
     end = store.end_of("work", 1)
@@ -248,7 +154,7 @@ def test_a_rolled_back_job_that_made_what_it_should_is_done_and_cancelled_in_its
     assert (end.outcome, settled) == ("succeeded", [False])
 
 
-def test_a_job_that_is_brought_back_for_ever_fails_its_try(make: Make, store: FileReceipts, settled: list[bool]) -> None:  # noqa: F811
+def test_a_job_that_is_brought_back_for_ever_fails_its_try(make: Make, store: FileReceipts, settled: list[bool]) -> None:
     task = make()
     first = task.execute()
     first.kwargs["request_state"]["resubmits"] = first.kwargs["request_state"]["max_resubmits"]
@@ -276,13 +182,12 @@ async def test_at_a_site_without_accounting_a_job_that_is_gone_is_for_a_person_a
 
 @pytest.mark.parametrize("expected", [None, "/scratch/out"])
 def test_one_that_did_not_or_of_which_nothing_is_expected_runs_again_under_its_id(
-    make: Make,  # noqa: F811
+    make: Make,
     store: FileReceipts,
     settled: list[bool],
-    monkeypatch: pytest.MonkeyPatch,
+    there: Files,
     expected: str | None,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: list(paths))
     task = make(expected_output=expected)
     with pytest.raises(TaskDeferred) as again:
         task.resume(task.execute(), rolled_back())
@@ -290,7 +195,7 @@ def test_one_that_did_not_or_of_which_nothing_is_expected_runs_again_under_its_i
     assert (state["n"], state["job_id"], settled) == (1, "7", [True])
     assert store.end_of("work", 1) is None
     done = {"status": "ended", "view": JobView("7", phase=Phase.SUCCEEDED, state="COMPLETED").to_json()}
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
+    there.add("/scratch/out")
     assert task.resume(again.value, done)["job_id"] == "7"
 
 
@@ -303,8 +208,8 @@ def test_a_hold_is_lifted_or_the_job_cancelled_while_it_waits(monkeypatch: pytes
     assert [" ".join(argv) for argv in node.asked] == ["scontrol release 7", "scancel --state=PENDING 7"]
 
 
-def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [])
+def test_a_job_that_was_cancelled_is_no_success_whatever_is_there(make: Make, there: Files) -> None:
+    there.add("/scratch/out")
     task = make(expected_output="/scratch/out")
     view = JobView("7", phase=Phase.FAILED, state="CANCELLED", cause="cancelled").to_json()
     with pytest.raises(Exception, match="cancelled"):
@@ -324,17 +229,17 @@ async def test_a_run_that_is_gone_with_its_controller_is_unknown_for_that_reason
 
 
 @pytest.mark.parametrize(
-    ("cause", "there", "done"), [(GONE, True, True), (GONE, False, False), ("accounting does not answer", True, False)]
+    ("cause", "is_there", "done"), [(GONE, True, True), (GONE, False, False), ("accounting does not answer", True, False)]
 )
 def test_of_an_unknown_outcome_only_a_run_that_is_gone_is_judged_by_its_output(
-    make: Make,  # noqa: F811
+    make: Make,
     store: FileReceipts,
-    monkeypatch: pytest.MonkeyPatch,
+    there: Files,
     cause: str,
-    there: bool,
+    is_there: bool,
     done: bool,
 ) -> None:
-    monkeypatch.setattr(SlurmHook, "missing", lambda self, paths, deadline_s, written_since=None: [] if there else list(paths))
+    there |= {"/scratch/out"} if is_there else set()
     task = make(expected_output="/scratch/out")
     first = task.execute()
     event = {"status": "unknown", "view": JobView("7", phase=Phase.UNKNOWN, state="RUNNING", cause=cause).to_json()}
@@ -347,7 +252,7 @@ def test_of_an_unknown_outcome_only_a_run_that_is_gone_is_judged_by_its_output(
     assert (end.outcome if end is not None else None) == ("succeeded" if done else None)
 
 
-def test_shards_that_were_rolled_back_use_up_no_retry(make: Make) -> None:  # noqa: F811
+def test_shards_that_were_rolled_back_use_up_no_retry(make: Make) -> None:
     task = make(SlurmArrayOperator, shards=2, shard_retries=0)
     tasks = {
         "0": JobView("7_0", phase=Phase.SUCCEEDED, state="COMPLETED").to_json(),

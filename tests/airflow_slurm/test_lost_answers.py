@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import asyncssh
 import pytest
 import structlog
 
 from airflow_slurm.errors import SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import JobEnd
-from airflow_slurm.remote.client import Answer, SlurmClient
-from airflow_slurm.slurm.commands import ANY_SITE, ClientSite
+from airflow_slurm.remote.client import Answer
+from airflow_slurm.slurm.commands import ClientSite
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.watch.following import JobFollower
 from airflow_slurm.watch.poller import Hub, take_snapshot
@@ -23,37 +22,16 @@ from airflow_slurm.work.stop import StopPolicy, end_job
 from airflow_slurm.work.submit import LookUp, Submitted, Work, submit
 
 from .conftest import OWNER
+from .login_node import NOTHING, LoginNode
 
 TIMED_OUT = Answer("", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n", 1)
 DOWN = Answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 1)
-NOTHING = Answer("", "", 0)
 SEVERAL_LOOKS = LookUp(total_s=0.2, pause_s=0.01, sends=3)
 
 
 def queued(job_id: str, state: str = "PENDING", reason: str = "JobHeldUser", name: str = "sft-1") -> Answer:
     """squeue with one job."""
     return Answer(f"{job_id}|{job_id}|{state}|0|0|100|N/A|N/A|1|None|{reason}|{name}\n", "", 0)
-
-
-class LoginNode(SlurmClient):
-    """At the process edge: the answers are given, the questions kept. The last answer of a command is its answer for good."""
-
-    def __init__(self, site: ClientSite = ANY_SITE, **answers: list[Answer]) -> None:
-        super().__init__(self._never, conn_id="c1", site=site)
-        self.answers = {name: list(given) for name, given in answers.items()}
-        self.asked: list[Sequence[str]] = []
-
-    async def _never(self) -> asyncssh.SSHClientConnection:
-        raise AssertionError("no SSH here")
-
-    async def _run(self, argv: Sequence[str], *, stdin: str = "", then: Sequence[str] | None = None) -> Answer:
-        self.asked.append(argv)
-        given = self.answers.get(argv[0], [NOTHING])
-        answer = given.pop(0) if len(given) > 1 else given[0]
-        return answer if then is None or answer.code else replace(answer, then=await self._run(then))
-
-    def names(self) -> list[str]:
-        return [argv[0] for argv in self.asked]
 
 
 @pytest.fixture

@@ -43,13 +43,8 @@ def array(connection: str, tmp_path: Path, key: str, shared: Path) -> Make:
     return maker
 
 
-@pytest.fixture
-def receipts(tmp_path: Path) -> FileReceipts:
-    return FileReceipts(str(tmp_path / "receipts"))
-
-
 def test_of_six_shards_the_one_that_failed_runs_again_alone(
-    array: Make, receipts: FileReceipts, key: str, shared: Path, capsys: pytest.CaptureFixture[str]
+    array: Make, store: FileReceipts, key: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = f"""
         echo run >> {shared}/runs-$SLURM_ARRAY_TASK_ID
@@ -68,14 +63,14 @@ def test_of_six_shards_the_one_that_failed_runs_again_alone(
         (index, 2 if index == 3 else 1, "succeeded", "COMPLETED") for index in range(6)
     ]
     assert [len((shared / f"runs-{index}").read_text().split()) for index in range(6)] == [1, 1, 1, 2, 1, 1]
-    ends = [receipts.end_of(key, n) for n in (1, 2)]
+    ends = [store.end_of(key, n) for n in (1, 2)]
     assert [(end.outcome, sorted(end.shards)) for end in ends if end] == [("interrupted", list("012345")), ("succeeded", ["3"])]
     said = capsys.readouterr().out
     assert f"[task {first.kwargs['request_state']['job_id']}_3] shard 3 speaks" in said
     assert "3 FAILED" not in result
 
 
-def test_after_its_retries_the_task_fails_and_the_next_try_runs_only_what_failed(array: Make, receipts: FileReceipts, shared: Path) -> None:
+def test_after_its_retries_the_task_fails_and_the_next_try_runs_only_what_failed(array: Make, store: FileReceipts, shared: Path) -> None:
     body = f"echo run >> {shared}/runs-$SLURM_ARRAY_TASK_ID; [ $SLURM_ARRAY_TASK_ID = 0 ] || [ -e {shared}/mended ]"
     task = Task(array(body, shards=2, shard_retries=0))
     with pytest.raises(JobFailed, match=r"1 of 2 shards failed \(1\)"):
@@ -97,7 +92,7 @@ def test_a_shard_without_its_output_is_no_success(array: Make, shared: Path) -> 
 
 
 def test_a_shard_that_was_cancelled_fails_the_task_for_good(
-    array: Make, connection: str, receipts: FileReceipts, key: str, shared: Path
+    array: Make, connection: str, store: FileReceipts, key: str, shared: Path
 ) -> None:
     task = Task(array(f"[ $SLURM_ARRAY_TASK_ID = 0 ] || {{ touch {shared}/runs; sleep 60; }}", shards=2))
     deferred = task.execute()
@@ -106,7 +101,7 @@ def test_a_shard_that_was_cancelled_fails_the_task_for_good(
     SlurmHook(connection).run(lambda client: client.cancel(f"{job_id}_1"))
     with pytest.raises(JobFailedForGood, match=r"\(1\).*CANCELLED"):
         task.resume(deferred, task.wait(deferred))
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert [end.shards[index]["outcome"] for index in ("0", "1")] == ["succeeded", "failed"]
 
@@ -125,11 +120,11 @@ def test_a_second_run_that_comes_late_takes_the_results_of_the_first(array: Make
     assert (shared / "runs-1").read_text() == "run\n" * 2
 
 
-def test_an_array_without_a_file_for_each_task_is_refused_before_anything_is_claimed(array: Make, receipts: FileReceipts) -> None:
+def test_an_array_without_a_file_for_each_task_is_refused_before_anything_is_claimed(array: Make, store: FileReceipts) -> None:
     task = Task(array("true", shards=2, spec={"body": "true", "output": "/tmp/one.log"}))
     with pytest.raises(InvalidSpec, match="into one file"):
         task.make().execute(task.context)
-    assert receipts.live() == []
+    assert store.live() == []
 
 
 def work(key: str, body: str, array: str) -> Work:

@@ -30,46 +30,26 @@ pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]
 
 
-@pytest.fixture
-def operator(connection: str, tmp_path: Path, key: str) -> Callable[..., Callable[[], SlurmJobOperator]]:
-    """Makes makers of operators."""
-
-    def maker(spec: dict[str, Any], cls: type[SlurmJobOperator] = SlurmJobOperator, **kwargs: Any) -> Callable[[], SlurmJobOperator]:
-        values = (
-            {"task_id": "t", "slurm_conn_id": connection, "key": key, "receipts_config": {"root": str(tmp_path / "receipts")}}
-            | {"stop_grace_s": 3.0}
-            | kwargs
-        )
-        return lambda: cls(spec={"output": "/dev/null", **spec}, **values)
-
-    return maker
-
-
-@pytest.fixture
-def receipts(tmp_path: Path) -> FileReceipts:
-    return FileReceipts(str(tmp_path / "receipts"))
-
-
-def test_from_submission_to_result(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_from_submission_to_result(operator: Any, store: FileReceipts, key: str) -> None:
     result = Task(operator({"command": ["true"]})).run()
     assert (result["state"], result["n"]) == ("COMPLETED", 1)
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert (end.outcome, end.closed_by) == ("succeeded", "d/r1/t/-1")
 
 
-def test_the_same_without_deferring(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_the_same_without_deferring(operator: Any, store: FileReceipts, key: str) -> None:
     task = Task(operator({"command": ["true"]}, deferrable=False))
     assert task.make().execute(task.context)["state"] == "COMPLETED"
-    assert receipts.get(key) is None
+    assert store.get(key) is None
 
 
-def test_completed_without_the_expected_output_is_no_success(operator: Any, receipts: FileReceipts, key: str, shared: Path) -> None:
+def test_completed_without_the_expected_output_is_no_success(operator: Any, store: FileReceipts, key: str, shared: Path) -> None:
     make = operator({"command": ["true"]}, expected_output=f"{shared}/model", visibility_deadline_s=0.0)
     with pytest.raises(JobFailed, match="is not there") as caught:
         Task(make).run()
     assert caught.value.retryable
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert (end.outcome, end.cause) == ("failed", "output_missing")
 
@@ -79,7 +59,7 @@ def test_expected_output_that_is_there(operator: Any, shared: Path) -> None:
     assert Task(make).run()["state"] == "COMPLETED"
 
 
-def test_a_failed_job_fails_the_task_and_the_next_try_submits_anew(operator: Any, receipts: FileReceipts, key: str, shared: Path) -> None:
+def test_a_failed_job_fails_the_task_and_the_next_try_submits_anew(operator: Any, store: FileReceipts, key: str, shared: Path) -> None:
     task = Task(operator({"body": f"[ -e {shared}/second ] || {{ touch {shared}/second; exit 3; }}"}))
     with pytest.raises(JobFailed, match="exit 3") as caught:
         task.run()
@@ -105,9 +85,7 @@ def test_a_second_try_finds_the_running_job_again(operator: Any, jobs_named: Job
     assert task.resume(second, task.wait(second))["job_id"] == states[0]["job_id"]
 
 
-def test_a_second_try_finds_a_job_that_has_completed_meanwhile(
-    operator: Any, jobs_named: JobsNamed, receipts: FileReceipts, key: str
-) -> None:
+def test_a_second_try_finds_a_job_that_has_completed_meanwhile(operator: Any, jobs_named: JobsNamed, store: FileReceipts, key: str) -> None:
     task = Task(operator({"command": ["true"]}))
     first = task.execute()
     task.wait(first)  # and the worker that should have resumed died
@@ -126,14 +104,14 @@ def test_two_runs_of_one_key_share_a_job_and_both_get_its_result(operator: Any) 
 
 
 def test_with_another_key_the_old_job_is_ended_before_the_new_one_is_sent(
-    operator: Any, receipts: FileReceipts, key: str, jobs_named: JobsNamed
+    operator: Any, store: FileReceipts, key: str, jobs_named: JobsNamed
 ) -> None:
     task = Task(operator({"command": ["sleep", "60"]}))
     old = task.execute().kwargs["request_state"]
     task.make = operator({"command": ["true"]}, key=f"{key}/changed")
     assert task.run()["n"] == 1
     assert jobs_named(old["job_name"])[0][1] in ("FAILED", "CANCELLED")
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert end.outcome == "cancelled"
 
@@ -211,7 +189,7 @@ class Interrupted(SlurmJobOperator):
 
 
 def test_an_interrupted_job_goes_on_in_the_next_submission_of_the_same_try(
-    operator: Any, receipts: FileReceipts, key: str, shared: Path
+    operator: Any, store: FileReceipts, key: str, shared: Path
 ) -> None:
     body = f"echo x >> {shared}/tries; [ $(wc -l < {shared}/tries) -ge 3 ] || exit 75"
     task = Task(operator({"body": body}, Interrupted))
@@ -222,34 +200,34 @@ def test_an_interrupted_job_goes_on_in_the_next_submission_of_the_same_try(
         deferred = caught.value
         assert (deferred.kwargs["request_state"]["n"], deferred.kwargs["request_state"]["resubmits"]) == (number, number - 1)
     assert task.resume(deferred, task.wait(deferred))["n"] == 3
-    ends = [receipts.end_of(key, n) for n in (1, 2, 3)]
+    ends = [store.end_of(key, n) for n in (1, 2, 3)]
     assert [end.outcome for end in ends if end] == ["interrupted", "interrupted", "succeeded"]
 
 
-def test_work_that_was_done_before_submits_nothing(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_work_that_was_done_before_submits_nothing(operator: Any, store: FileReceipts, key: str) -> None:
     class Reuses(SlurmJobOperator):
         def prepare(self, context: Any) -> Done:
             return Done({"artifact": "sha256:1"})
 
     task = Task(operator({"command": ["true"]}, Reuses))
     assert task.make().execute(task.context) == {"artifact": "sha256:1"}
-    assert receipts.get(key) is None
+    assert store.get(key) is None
 
 
-def test_an_unknown_outcome_closes_nothing_and_is_not_retried(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_an_unknown_outcome_closes_nothing_and_is_not_retried(operator: Any, store: FileReceipts, key: str) -> None:
     task = Task(operator({"command": ["sleep", "60"]}))
     deferred = task.execute()
     view = JobView(deferred.kwargs["request_state"]["job_id"], phase=Phase.UNKNOWN, cause="nobody knows")
     with pytest.raises(UnknownOutcome, match="nobody knows") as caught:
         task.resume(deferred, {"status": "unknown", "view": view.to_json()})
     assert isinstance(caught.value, AirflowFailException)
-    live = receipts.get(key)
+    live = store.get(key)
     assert live is not None
     assert live.n == 1
 
 
 def test_a_start_that_took_too_long_ends_the_job_and_the_task(
-    operator: Any, connection: str, receipts: FileReceipts, key: str, jobs_named: JobsNamed
+    operator: Any, connection: str, store: FileReceipts, key: str, jobs_named: JobsNamed
 ) -> None:
     before = SlurmHook(connection).run(
         lambda client: client.submit_held(JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 9))
@@ -260,11 +238,11 @@ def test_a_start_that_took_too_long_ends_the_job_and_the_task(
     assert event["status"] == "waited_too_long"
     with pytest.raises(JobFailedForGood, match=r"\(Dependency\).*waited longer"):
         task.resume(deferred, event)
-    assert receipts.get(key) is None
+    assert store.get(key) is None
     assert jobs_named(deferred.kwargs["request_state"]["job_name"])[0][1] == "CANCELLED"
 
 
-def test_a_job_that_started_at_the_last_moment_is_waited_for(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_a_job_that_started_at_the_last_moment_is_waited_for(operator: Any, store: FileReceipts, key: str) -> None:
     task = Task(operator({"command": ["sleep", "2"]}, max_wait_s=1.0))
     first = task.execute()
     ended = task.wait(first)
@@ -288,25 +266,25 @@ def test_what_the_task_asked_for_is_kept_before_anything_is_sent(operator: Any, 
     assert [(n, kept["key"], kept["n"]) for n, kept in seen] == [(1, key, 1)]
 
 
-def test_a_lost_job_is_looked_for_by_its_name_and_not_by_a_stale_id(operator: Any, receipts: FileReceipts, key: str) -> None:
+def test_a_lost_job_is_looked_for_by_its_name_and_not_by_a_stale_id(operator: Any, store: FileReceipts, key: str) -> None:
     task = Task(operator({"command": ["true"]}))
     deferred = task.execute()
-    live = receipts.get(key)
+    live = store.get(key)
     assert live is not None
     assert isinstance(live.receipt, Receipt)
     assert deferred.kwargs["request_state"]["job_name"] == live.receipt.job_name
     assert time.time() - live.since < 60
 
 
-def test_a_job_spec_of_unknown_fields_is_refused_before_anything_is_claimed(operator: Any, receipts: FileReceipts) -> None:
+def test_a_job_spec_of_unknown_fields_is_refused_before_anything_is_claimed(operator: Any, store: FileReceipts) -> None:
     task = Task(operator({"command": ["true"], "partion": "batch"}))
     with pytest.raises(InvalidSpec, match="partion"):
         task.make().execute(task.context)
-    assert receipts.live() == []
+    assert store.live() == []
 
 
 def test_a_job_that_would_write_outside_the_clusters_root_is_refused(
-    operator: Any, slurm: PrivateSlurm, receipts: FileReceipts, key: str, jobs_named: JobsNamed, monkeypatch: pytest.MonkeyPatch
+    operator: Any, slurm: PrivateSlurm, store: FileReceipts, key: str, jobs_named: JobsNamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", connection_uri(slurm, root="/runs"))
     task = Task(operator({"command": ["true"], "output": "/elsewhere/log.txt"}))

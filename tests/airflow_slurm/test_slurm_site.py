@@ -1,4 +1,3 @@
-# ruff: noqa: F811 - fixtures of another test file are arguments here
 """What a real site offers, what it refuses, and why a job there waits."""
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from airflow_slurm.work.submit import Work, submit
 
 from .conftest import OWNER, QUICK
 from .faults.helpers import until
-from .test_slurm_operator import Task, operator, receipts  # noqa: F401
+from .tasks import Task
 
 pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]
@@ -47,7 +46,7 @@ async def unchecked(self: SlurmClient, *_: Any) -> None:
 
 def test_an_impossible_request_fails_at_once_and_nothing_is_sent(
     operator: Any,
-    receipts: FileReceipts,
+    store: FileReceipts,
     key: str,
     jobs_named: JobsNamed,
 ) -> None:
@@ -58,7 +57,7 @@ def test_an_impossible_request_fails_at_once_and_nothing_is_sent(
         task.make().execute(task.context)
     assert isinstance(caught.value, ImpossibleRequest)
     assert jobs_named(job_name_for(key, 1)) == []
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert (end.outcome, end.cause) == ("failed", "impossible")
 
@@ -88,7 +87,7 @@ async def test_gpus_of_a_node_and_a_component_are_one_job(
 
 def test_a_reason_that_never_clears_ends_job_and_task_at_once(
     operator: Any,
-    receipts: FileReceipts,
+    store: FileReceipts,
     key: str,
     jobs_named: JobsNamed,
     monkeypatch: pytest.MonkeyPatch,
@@ -103,13 +102,13 @@ def test_a_reason_that_never_clears_ends_job_and_task_at_once(
         task.resume(deferred, event)
     assert caught.value.cause == "never_starts"
     assert {state for _, state in jobs_named(job_name_for(key, 1))} == {"CANCELLED"}
-    end = receipts.end_of(key, 1)
+    end = store.end_of(key, 1)
     assert end is not None
     assert end.outcome == "cancelled"
 
 
 def test_a_shared_job_that_never_starts_is_ended_by_the_last_that_waits(
-    operator: Any, receipts: FileReceipts, key: str, jobs_named: JobsNamed, monkeypatch: pytest.MonkeyPatch
+    operator: Any, store: FileReceipts, key: str, jobs_named: JobsNamed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SlurmClient, "check_possible", unchecked)
     make = operator({"command": ["true"], "time_limit": "9-00:00:00"})
@@ -122,7 +121,7 @@ def test_a_shared_job_that_never_starts_is_ended_by_the_last_that_waits(
             task.resume(waiting, {"status": "never_starts", "view": view.to_json()})
         states.append(jobs_named(job_name_for(key, 1))[0][1])
     assert states == ["PENDING", "CANCELLED"]
-    assert receipts.get(key) is None
+    assert store.get(key) is None
 
 
 def test_the_policy_of_the_connection_reaches_the_job(operator: Any, slurm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
