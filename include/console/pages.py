@@ -91,7 +91,8 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
     reports = [(row, table(report_from(row.body))) for row in opened.measurements.reports_of(digest)]
     rows = [row for row in ledger_rows(opened, None)["rows"] if row["payload"].get("deployment") == digest]
     dossiers = [(found, opened.releases.decision(found.digest)) for found in opened.releases.dossiers_of(digest)]
-    return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows, dossiers=dossiers)
+    tainted = opened.releases.tainted(digest)
+    return _page(request, "deployment.html", digest=digest, body=body, tainted=tainted, reports=reports, rows=rows, dossiers=dossiers)
 
 
 @router.get("/ledger")

@@ -39,7 +39,11 @@ def full_ref(opened: "Catalog", ref: str) -> str:
 
 
 def releases(opened: "Catalog") -> list[dict[str, Any]]:
-    return [{"name": name, "aliases": opened.ledger.aliases(name)} for name in names(opened)]
+    """Of each name its aliases, and why they are tainted where they are."""
+    found = [{"name": name, "aliases": opened.ledger.aliases(name)} for name in names(opened)]
+    for row in found:
+        row["tainted"] = {alias: why for alias, digest in row["aliases"].items() if digest and (why := opened.releases.tainted(digest))}
+    return found
 
 
 def ledger_rows(opened: "Catalog", name: str | None) -> dict[str, Any]:

@@ -194,6 +194,38 @@ def test_a_tainted_label_taints_the_deployment(catalog: Catalog, chain: Chain) -
     assert catalog.releases.tainted(chain.reward) is None
 
 
+def test_a_tainted_batch_reaches_what_its_labels_reach(catalog: Catalog, chain: Chain) -> None:
+    catalog.releases.taint("batch:b1", "wrong rubric", "olga")
+    assert catalog.releases.tainted(chain.deployment) == "batch:b1: wrong rubric"
+    assert catalog.releases.tainted(chain.reward) is None
+
+
+def test_the_tree_says_what_is_tainted(catalog: Catalog, chain: Chain) -> None:
+    catalog.releases.taint(chain.pairs, "labelled by a script", "olga")
+    tree = catalog.lineage.trace("champion:helper")
+    assert tree.facts["tainted"] == f"{chain.pairs}: labelled by a script"
+    (pairs,) = [node for node in tree.walk() if node.ref == chain.pairs]
+    assert pairs.facts["tainted"].startswith("labelled by a script (by olga at ")
+    assert not [node for node in tree.walk() if "tainted" in node.facts and node.ref not in (tree.ref, chain.pairs)]
+
+
+def test_the_impact_says_where_to_roll_back_to(catalog: Catalog, chain: Chain) -> None:
+    """Back to the newest champion that neither came from it nor is tainted."""
+    assert catalog.lineage.impact("label:l1").rollbacks == (("helper", None),)
+    whole, bad = (deploy(catalog, "helper", some_digest(f"weights {i}")) for i in range(2))
+    for run, deployment in enumerate((whole, bad, deploy(catalog, "helper", chain.policy))):
+        release(catalog, deployment, run_id=f"later-{run}")
+    catalog.releases.taint(bad, "rude", "olga")
+    found = catalog.lineage.impact("label:l1")
+    assert found.rollbacks == (("helper", whole),)
+    assert f"helper: roll back to {whole} (DAG rollback_release)" in render_impact(found)
+
+
+def test_a_champion_that_is_bad_itself_has_a_plan_too(catalog: Catalog, chain: Chain) -> None:
+    text = render_impact(catalog.lineage.impact("champion:helper"))
+    assert "helper: no earlier champion is free of it" in text
+
+
 def test_an_edge_binds_to_the_attempt_that_wrote_and_not_to_a_later_try(catalog: Catalog) -> None:
     """collect is cleared and writes other content after train-1 read the first: train-1 stays with what it read."""
     first, second = (info("pref", name) for name in ("sha1", "sha2"))

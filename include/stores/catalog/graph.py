@@ -72,8 +72,15 @@ def _walk(connection: sa.Connection, start: Iterable[str], column: sa.Column[str
     return seen
 
 
-def labels_of_batch(connection: sa.Connection, batch_id: str) -> set[str]:
-    """The labels that came with a batch, by their events or by the datasets that hold them."""
+def labels_in(connection: sa.Connection, ref: str) -> set[str]:
+    """The labels that ``label:ID`` or ``batch:ID`` means (of a batch by their events, or by the datasets that hold them); none for other refs."""
+    kind, _, name = ref.partition(":")
+    if kind == "label":
+        return {name}
+    return _labels_of_batch(connection, name) if kind == "batch" else set()
+
+
+def _labels_of_batch(connection: sa.Connection, batch_id: str) -> set[str]:
     by_event = sa.select(label_events.c.label_id).where(label_events.c.batch_id == batch_id)
     by_member = sa.select(memberships.c.label_id).where(memberships.c.batch_id == batch_id)
     return set(connection.execute(sa.union(by_event, by_member)).scalars())

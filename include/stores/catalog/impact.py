@@ -5,8 +5,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from include.stores.catalog.graph import aliases_of, chunks, datasets_with, descendants, labels_of_batch, runs_reading
+from include.stores.catalog.graph import aliases_of, chunks, datasets_with, descendants, labels_in, runs_reading
 from include.stores.catalog.ledger import champions, read_entries
+from include.stores.catalog.releases import tainted_by
 from include.stores.catalog.tables_evidence import deployments, dossiers, gate_reports, ledger, measurements
 from include.stores.catalog.tables_work import artifacts, dataset_versions, stage_runs
 
@@ -17,6 +18,7 @@ class Impact:
 
     runs: (key, stage, state) of stage runs that read an affected thing, also those not committed yet.
     champions: names whose present champion is affected.
+    rollbacks: (name, deployment) of those champions: the newest earlier one that is neither affected nor tainted, None where there is none.
     """
 
     ref: str
@@ -30,12 +32,13 @@ class Impact:
     dossiers: tuple[str, ...]
     ledger_rows: tuple[int, ...]
     champions: tuple[str, ...]
+    rollbacks: tuple[tuple[str, str | None], ...]
     other: tuple[str, ...]
 
     @property
     def empty(self) -> bool:
         """Nothing but the thing itself."""
-        return not (self.datasets or self.artifacts or self.runs or self.deployments or self.other)
+        return not (self.datasets or self.artifacts or self.runs or self.deployments or self.champions or self.other)
 
     def to_json(self) -> dict[str, Any]:
         return {k: [list(i) if isinstance(i, tuple) else i for i in v] if isinstance(v, tuple) else v for k, v in vars(self).items()}
@@ -43,11 +46,7 @@ class Impact:
 
 def impact_of(connection: sa.Connection, ref: str, start: str) -> Impact:
     """Walks forward from `start`: a node of the graph, ``label:ID`` or ``batch:ID``."""
-    labels: set[str] = set()
-    if start.startswith("label:"):
-        labels = {start.removeprefix("label:")}
-    elif start.startswith("batch:"):
-        labels = labels_of_batch(connection, start.removeprefix("batch:"))
+    labels = labels_in(connection, start)
     begin = {start} | datasets_with(connection, labels) | {f"label:{label}" for label in labels}
     reached = descendants(connection, begin)
     reached -= {start, *(f"label:{label}" for label in labels)} | aliases_of(connection, [start])  # no consequence of itself
@@ -61,6 +60,8 @@ def impact_of(connection: sa.Connection, ref: str, start: str) -> Impact:
     rows = _rows(connection, dossiers, dossiers.c.deployment, hit)
     names = connection.execute(sa.select(ledger.c.name).where(ledger.c.kind == "released").distinct()).scalars().all()
     entries = {name: read_entries(connection, ledger.c.name == name) for name in names}
+    stacks = {name: [row.payload["deployment"] for row in champions(told)] for name, told in sorted(entries.items())}
+    fallen = {name: stack for name, stack in stacks.items() if stack and stack[-1] in hit | {start}}
     return Impact(
         ref=ref,
         labels=tuple(sorted(labels)),
@@ -72,9 +73,14 @@ def impact_of(connection: sa.Connection, ref: str, start: str) -> Impact:
         gate_reports=tuple(sorted(row["digest"] for row in _rows(connection, gate_reports, gate_reports.c.deployment, hit))),
         dossiers=tuple(sorted(row["digest"] for row in rows)),
         ledger_rows=tuple(sorted(e.seq for found_ in entries.values() for e in found_ if e.payload.get("deployment") in hit)),
-        champions=tuple(sorted(n for n, e in entries.items() if (stack := champions(e)) and stack[-1].payload["deployment"] in hit)),
+        champions=tuple(fallen),
+        rollbacks=tuple((name, _newest_whole(connection, stack, hit | {start})) for name, stack in fallen.items()),
         other=tuple(sorted(reached - known)),
     )
+
+
+def _newest_whole(connection: sa.Connection, stack: list[str], affected: set[str]) -> str | None:
+    return next((d for d in reversed(stack) if d not in affected and tainted_by(connection, d) is None), None)
 
 
 def _rows(connection: sa.Connection, table: sa.Table, column: sa.Column[Any], values: set[str]) -> list[Any]:

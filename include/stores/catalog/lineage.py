@@ -12,7 +12,8 @@ from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.graph import Edge, select_edges
 from include.stores.catalog.impact import Impact, impact_of
 from include.stores.catalog.ledger import ALIASES, Entry, read_entries
-from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger
+from include.stores.catalog.releases import tainted_by
+from include.stores.catalog.tables_evidence import deployments, gate_reports, label_events, ledger, taint
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, run_outputs, stage_runs
 from include.stores.errors import NotFound
 
@@ -96,8 +97,12 @@ class Lineage:
             NotFound: nothing of this name is in the catalog.
         """
         with self._db.read() as connection:
-            start = _collected(connection, ref) if ref.startswith(("label:", "batch:")) else resolve(connection, ref)
-            return impact_of(connection, ref, start)
+            return impact_of(connection, ref, _node_of(connection, ref))
+
+    def node_of(self, ref: str) -> str:
+        """What a taint is set on: the digest that `ref` means, or ``label:ID`` or ``batch:ID`` as it is. Raises NotFound."""
+        with self._db.read() as connection:
+            return _node_of(connection, ref)
 
     def resolve(self, ref: str) -> str:
         """The digest (or named node) that `ref` means."""
@@ -126,6 +131,10 @@ def resolve(connection: sa.Connection, ref: str) -> str:
     raise NotFound(
         f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME (or candidate, canary), label:ID or batch:ID"
     )
+
+
+def _node_of(connection: sa.Connection, ref: str) -> str:
+    return _collected(connection, ref) if ref.startswith(("label:", "batch:")) else resolve(connection, ref)
 
 
 def _collected(connection: sa.Connection, ref: str) -> str:
@@ -159,6 +168,8 @@ class _Tracer:
 
     def node(self, ref: str) -> Node:
         kind, names, facts = describe(self._connection, ref)
+        if marked := _marked(self._connection, ref):
+            facts["tainted"] = marked
         if ref in self._seen:
             return Node(ref, kind, names, facts, repeated=True)
         self._seen.add(ref)
@@ -177,6 +188,14 @@ class _Tracer:
         committed = run["committed_attempt"] == writer.rpartition("/")[2]
         config = spec["config"]
         return Production(writer, run["stage"], run["key"], committed, pins, config, digest("config", config), spec["note"], inputs)
+
+
+def _marked(connection: sa.Connection, ref: str) -> str | None:
+    """Why this node is tainted; of a deployment also why something is that it came from."""
+    if connection.execute(sa.select(deployments.c.digest).where(deployments.c.digest == ref)).first():
+        return tainted_by(connection, ref)
+    row = connection.execute(sa.select(taint.c.reason, taint.c.actor, taint.c.created_at).where(taint.c.ref == ref)).first()
+    return f"{row.reason} (by {row.actor} at {row.created_at})" if row else None
 
 
 def _run_of(connection: sa.Connection, writer: str) -> Row | None:

@@ -21,11 +21,10 @@ from include.stores.catalog.dossiers import (
     load_dossier,
     same_person,
 )
-from include.stores.catalog.graph import ancestors
+from include.stores.catalog.graph import ancestors, datasets_with, labels_in
 from include.stores.catalog.ledger import Entry, NewEntry, append_entry, champion_of, champions, read_entries, verify_chain
 from include.stores.catalog.standing import standing_of
 from include.stores.catalog.tables_evidence import ledger, taint
-from include.stores.catalog.tables_work import memberships
 from include.stores.errors import (
     CanaryMissing,
     ChampionMoved,
@@ -153,16 +152,17 @@ class Releases(Dossiers):
             payload = {"deployment": target, "previous": now_champion, "request": request_id, "why": why}
             return append_entry(connection, self._db.now(), NewEntry("rolled_back", payload, actor, name=name, subject=target))
 
-    def taint(self, ref: str, reason: str, actor: str) -> None:
-        """Marks `ref` (artifact, dataset, deployment, ``label:ID``) and so all that came from it; for ever, once."""
+    def taint(self, ref: str, reason: str, actor: str) -> bool:
+        """Marks `ref` (artifact, dataset, deployment, ``label:ID``, ``batch:ID``) and so all that came from it; for ever. False if it was before."""
         if not reason.strip():
             raise ReleaseRefused(f"taint of {ref}: say why")
         with self._db.write("ledger") as connection:
             if connection.execute(sa.select(taint.c.ref).where(taint.c.ref == ref)).first():
-                return
+                return False
             entry = append_entry(connection, self._db.now(), NewEntry("tainted", {"ref": ref, "reason": reason}, actor, subject=ref))
             row = {"ref": ref, "reason": reason, "actor": actor, "created_at": entry.at, "ledger_seq": entry.seq}
             insert_new(connection, taint, row)
+            return True
 
     def tainted(self, ref: str) -> str | None:
         """Why `ref`, or something it came from, is tainted; None when nothing is."""
@@ -179,10 +179,8 @@ def tainted_by(connection: sa.Connection, ref: str) -> str | None:
     for marked, reason in marks:
         if marked in lineage:
             return f"{marked}: {reason}"
-        if marked.startswith("label:"):
-            query = sa.select(memberships.c.content_hash).where(memberships.c.label_id == marked.removeprefix("label:"))
-            if lineage & set(connection.execute(query).scalars()):
-                return f"{marked}: {reason}"
+        if lineage & datasets_with(connection, labels_in(connection, marked)):
+            return f"{marked}: {reason}"
     return None
 
 

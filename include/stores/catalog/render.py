@@ -76,7 +76,20 @@ def render_impact(impact: Impact) -> str:
     for title, items in _sections(impact):
         if items:
             lines += [f"{title} ({len(items)})", *(f"  {item}" for item in items)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "what to do, if it is bad", *(f"  {step}" for step in _plan(impact))])
+
+
+def _plan(impact: Impact) -> Iterator[str]:
+    yield f"mark it, so that nothing that came from it is released: align taint {impact.ref} --why …"
+    for name, target in impact.rollbacks:
+        if target is None:
+            yield f"{name}: no earlier champion is free of it; train anew, and take the present one out of service"
+        else:
+            yield f"{name}: roll back to {target} (DAG rollback_release)"
+    if running := [key for key, _, state in impact.runs if state == "not committed"]:
+        yield f"{len(running)} stage runs that read it are not done; mark their tasks as failed, which ends their jobs"
+    if impact.datasets or impact.labels:
+        yield "leave it out of the data, then run the recipe again: stages that never read it keep their keys and are reused"
 
 
 def _sections(impact: Impact) -> Iterator[tuple[str, list[str]]]:

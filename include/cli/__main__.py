@@ -1,0 +1,3 @@
+from include.cli import main
+
+raise SystemExit(main())

@@ -1,0 +1,44 @@
+"""What the commands share: how one is made, the catalog, and how a thing is named."""
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from include.domain.errors import AlignmentError
+
+if TYPE_CHECKING:
+    from include.stores.catalog import Catalog
+
+REFS = "champion, champion:NAME (candidate and canary likewise), a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
+
+
+def command(
+    commands: Any, name: str, run: Any, text: str, argument: tuple[str, str], *, optional: bool = False, json_too: bool = False
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    made.add_argument(argument[0], help=argument[1], nargs="?" if optional else None)
+    if json_too:
+        made.add_argument("--json", action="store_true", help="as JSON")
+    made.set_defaults(run=run)
+    return made
+
+
+def open_catalog() -> "Catalog":
+    from include.stores.catalog import Catalog
+
+    url = os.environ.get("ALIGN_CATALOG_URL")
+    if not url:
+        raise AlignmentError("ALIGN_CATALOG_URL is not set: name the catalog, or start the local stack (make demo)")
+    return Catalog.open(url)
+
+
+def full_ref(catalog: "Catalog", ref: str) -> str:
+    """`ref` with a bare alias, such as ``champion``, completed where only one name has one."""
+    from include.stores.catalog.ledger import ALIASES
+
+    if ref not in ALIASES:
+        return ref
+    names = [name for name in catalog.ledger.names() if catalog.ledger.aliases(name)[ref]]
+    if len(names) != 1:
+        raise AlignmentError(f"{ref} of which name? {', '.join(names) or 'no name has one yet'}")
+    return f"{ref}:{names[0]}"
