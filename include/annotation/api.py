@@ -13,7 +13,7 @@ from include.annotation.progress import all_progress, progress
 from include.annotation.requests import BatchIn, LabelIn, WithdrawalIn
 from include.annotation.service import Service, service_of
 from include.annotation.snapshot import snapshot
-from include.annotation.withdrawals import Withdrawal, withdraw
+from include.annotation.withdrawals import Withdrawal, all_withdrawals, withdraw, withdraw_all_of
 
 router = APIRouter(prefix="/v1")
 
@@ -82,6 +82,16 @@ def post_withdrawal(label_id: str, body: WithdrawalIn, caller: Overseer, service
     event, created = withdraw(service.database, Withdrawal(label_id, body.reason, caller.pseudonym, service.clock()))
     response.status_code = 201 if created else 200
     return event
+
+
+@router.get("/withdrawals")
+def get_withdrawals(caller: Overseer, service: Running, batch_id: str | None = None) -> dict[str, Any]:
+    return {"withdrawals": all_withdrawals(service.database, batch_id)}
+
+
+@router.post("/annotators/{annotator_id}/withdraw")
+def post_withdrawals_of(annotator_id: str, body: WithdrawalIn, caller: Overseer, service: Running) -> dict[str, Any]:
+    return {"withdrawals": withdraw_all_of(service.database, annotator_id, body.reason, caller.pseudonym, service.clock())}
 
 
 @router.get("/annotators/{annotator_id}")

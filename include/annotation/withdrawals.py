@@ -52,5 +52,29 @@ def withdraw(database: Database, withdrawal: Withdrawal) -> tuple[dict[str, Any]
         return _told(row), True
 
 
+def withdraw_all_of(database: Database, annotator_id: str, reason: str, by: str, moment: datetime) -> list[dict[str, Any]]:
+    """Withdraws every standing label of an annotator, one by one; again after a break it goes on where it was. All their withdrawals, oldest first.
+
+    Raises:
+        NotFound: the annotator has no label.
+    """
+    with database.read() as connection:
+        mine = select(labels.c.label_id, labels.c.supersedes).where(labels.c.annotator_id == annotator_id).order_by(labels.c.created_at)
+        rows = connection.execute(mine).all()
+    if not rows:
+        raise NotFound("unknown_annotator", f"annotator {annotator_id} has no label")
+    corrected = {row.supersedes for row in rows}
+    return [withdraw(database, Withdrawal(row.label_id, reason, by, moment))[0] for row in rows if row.label_id not in corrected]
+
+
+def all_withdrawals(database: Database, batch_id: str | None = None) -> list[dict[str, Any]]:
+    """Every withdrawal (of a batch), in the order in which each batch got them."""
+    query = select(withdrawals).order_by(withdrawals.c.batch_id, withdrawals.c.mark)
+    if batch_id is not None:
+        query = query.where(withdrawals.c.batch_id == batch_id)
+    with database.read() as connection:
+        return [_told(row) for row in connection.execute(query).mappings()]
+
+
 def _told(row: Any) -> dict[str, Any]:
     return {key: row[key] for key in ("label_id", "batch_id", "mark", "reason", "withdrawn_at")}

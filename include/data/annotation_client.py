@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -243,7 +244,20 @@ class AnnotationClient:
 
     def withdraw(self, label_id: str, reason: str) -> dict[str, Any]:
         """Takes a label out of all later snapshots; returns the event {label_id, batch_id, mark, reason, withdrawn_at}."""
-        return self._ask("POST", f"/v1/labels/{label_id}/withdraw", json={"reason": reason})
+        return self._ask("POST", f"/v1/labels/{quote(label_id, safe='')}/withdraw", json={"reason": reason})
+
+    def withdraw_all_of(self, annotator_id: str, reason: str) -> list[dict[str, Any]]:
+        """Withdraws all that an annotator (a pseudonym) said; returns the events. Raises NotFound: they have no label."""
+        found: list[dict[str, Any]] = self._ask("POST", f"/v1/annotators/{quote(annotator_id, safe='')}/withdraw", json={"reason": reason})[
+            "withdrawals"
+        ]
+        return found
+
+    def withdrawals(self, batch_id: str | None = None) -> list[dict[str, Any]]:
+        """Every withdrawal there is (of a batch), as `withdraw` returns it."""
+        asked = None if batch_id is None else {"batch_id": batch_id}
+        found: list[dict[str, Any]] = self._ask("GET", "/v1/withdrawals", params=asked)["withdrawals"]
+        return found
 
     def _ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         for attempt in range(1, self._attempts + 1):

@@ -13,6 +13,7 @@ from include.domain.outcomes import NotDone
 from include.flows import services
 from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
 from include.flows.skipping import say_and_skip
+from include.flows.withdrawing import make_known
 
 if TYPE_CHECKING:
     from include.data.agreement import Agreement
@@ -163,6 +164,7 @@ class LabelSensor(BaseOperator):
         with services.annotation("pipeline") as client:
             snapshot = client.snapshot(batch_id)
             progress = client.progress(batch_id)
+            make_known(client.withdrawals(batch_id), "annotation service")
         labels = services.catalog().labels
         before = labels.last_snapshot(batch_id)
         if self.new_only and not self.run["ask_again"] and before is not None and before.digest == snapshot.digest:

@@ -152,6 +152,7 @@ def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, write
         candidates=candidates_of(generated),
         prompts=prompts_of(datasets["preference_prompts"]),
         purposes={frozen.batch_id: frozen.purpose},
+        withdrawn=services.catalog().labels.withdrawn(label.label_id for label in frozen.labels),
     )
     synthetic = [local_dataset(datasets["synthetic_pairs"])] if "synthetic_pairs" in datasets else []
     made = {}

@@ -10,6 +10,10 @@ def _withdraw(world: World, label_id: str) -> None:
     assert response.status_code == 201, response.text
 
 
+def annotators(world: World, batch_id: str) -> set[str]:
+    return {label["annotator_id"] for label in world.snapshot(batch_id)["labels"]}
+
+
 def test_a_mark_gives_the_same_digest_after_more_labels_corrections_and_withdrawals(world: World) -> None:
     batch_id = world.made(batch(4))
     kept, told = (world.label("annotator", world.next()["task"]["task_id"], "left").json() for _ in range(2))
@@ -74,6 +78,28 @@ def test_withdrawing_twice_is_one_event(world: World) -> None:
     again = world.ask("pipeline", "POST", f"/v1/labels/{told['label_id']}/withdraw", json={"reason": "once more"})
     assert (again.status_code, again.json()["reason"]) == (200, "wrong rubric read")
     assert world.progress(batch_id)["mark"] == 2
+
+
+def test_all_of_an_annotator_is_withdrawn_and_nothing_of_another(world: World) -> None:
+    world.add("second", "annotator")
+    batch_id = world.made(batch(3, overlap={"share": 1.0, "annotators": 2}))
+    first = world.work("annotator", verdict="left")
+    world.label("annotator", first[0]["task_id"], "right", supersedes=first[0]["label_id"])
+    (mine,) = annotators(world, batch_id)
+    world.work("second")
+    (other,) = annotators(world, batch_id) - {mine}
+    for _ in range(2):
+        answer = world.ask("pipeline", "POST", f"/v1/annotators/{mine}/withdraw", json={"reason": "they left"})
+        assert (answer.status_code, len(answer.json()["withdrawals"])) == (200, 3)
+    assert annotators(world, batch_id) == {other}
+    listed = world.ask("pipeline", "GET", "/v1/withdrawals", params={"batch_id": batch_id}).json()["withdrawals"]
+    assert [(row["batch_id"], row["reason"]) for row in listed] == [(batch_id, "they left")] * 3
+    assert world.ask("pipeline", "GET", "/v1/withdrawals").json()["withdrawals"] == listed
+
+
+def test_an_annotator_who_said_nothing_is_not_found(world: World) -> None:
+    answer = world.ask("pipeline", "POST", "/v1/annotators/ann_nobody/withdraw", json={"reason": "they left"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_annotator")
 
 
 def test_a_corrected_label_can_not_be_withdrawn_in_place_of_its_correction(world: World) -> None:

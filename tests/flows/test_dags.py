@@ -28,6 +28,7 @@ DAGS = {
     "rollback_release",
     "train_reward_model",
     "train_sft",
+    "withdraw_labels",
 }
 HEAVY = (
     "torch",

@@ -12,18 +12,13 @@ from include.stores.catalog import Catalog
 from include.stores.catalog.measurements import Measurement
 from include.stores.catalog.render import render_impact, render_node
 from include.stores.errors import NotFound
-from tests.stores.things import commit, deploy, dossier, manifest, release, some_digest, spec
+from tests.stores.things import commit, deploy, dossier, info, manifest, release, some_digest, spec
 
 RUBRIC = "rubric:short-and-right@1"
 
 
 def label(number: int, batch: str) -> dict[str, Any]:
     return {"label_id": f"l{number}", "batch_id": batch, "rubric_version": "short-and-right@1", "annotator_kind": "human", "verdict": "A"}
-
-
-def info(dataset_id: str, content: object, **more: Any) -> dict[str, Any]:
-    body = {"dataset_id": dataset_id, "content_hash": some_digest(content), "rows": "pair", "schema_version": "v1"}
-    return {**body, "filter_policy_version": "f1", "counts": {"train": 4}, **more}
 
 
 @dataclass

@@ -66,6 +66,12 @@ def commit(catalog: Catalog, asked: RunSpec, outputs: dict[str, Manifest], attem
     return catalog.runs.commit_attempt(asked.key, attempt, report(asked.key, attempt, outputs), plain, STORE)
 
 
+def info(dataset_id: str, content: object, **more: Any) -> dict[str, Any]:
+    """What a build says of a dataset version."""
+    body = {"dataset_id": dataset_id, "content_hash": some_digest(content), "rows": "pair", "schema_version": "v1"}
+    return {**body, "filter_policy_version": "f1", "counts": {"train": 4}, **more}
+
+
 def deployment_body(weights: str, system_prompt: str = "") -> dict[str, Any]:
     return {
         "weights": weights,

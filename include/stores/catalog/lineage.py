@@ -266,7 +266,16 @@ def _dataset_facts(connection: sa.Connection, version: Row) -> dict[str, Any]:
         facts["labels"] = labels
         facts["rubrics"] = _count(connection, label_events.c.rubric_version, held)
         facts["annotators"] = _count(connection, label_events.c.annotator_kind, held)
+        facts |= _taken_back(connection, held)
     return facts
+
+
+def _taken_back(connection: sa.Connection, held: sa.ColumnElement[bool]) -> dict[str, int]:
+    """How many of a dataset's labels were withdrawn, where any was."""
+    both = memberships.join(label_events, label_events.c.label_id == memberships.c.label_id)
+    query = sa.select(sa.func.count(sa.distinct(memberships.c.label_id))).select_from(both)
+    withdrawn = connection.execute(query.where(held, label_events.c.kind == "withdrawn")).scalar() or 0
+    return {"withdrawn_labels": withdrawn} if withdrawn else {}
 
 
 def _count(connection: sa.Connection, column: sa.Column[str], held: sa.ColumnElement[bool]) -> dict[str, int]:
