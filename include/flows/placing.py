@@ -92,6 +92,7 @@ class Placed:
             *("--code-sha256", hex_of(self.code.sha256)),
             *("--environment", spec.environment),
             *("--lock-file", f"{environment}/{lock_file().name}"),
+            *(("--image", self.cluster.container.digest) if self.cluster.container else ()),
             *self._ranks(),
         )
 

@@ -4,7 +4,7 @@ Standard library only and nothing of ours: it runs before our code is unpacked. 
 the job's script, which calls
 
     PYTHON bootstrap.py --root STORE --run runs/<hex> --n N --program include.training.sft --code code/<hex>.tar
-        --code-sha256 HEX --environment DIGEST --lock-file PATH
+        --code-sha256 HEX --environment DIGEST --lock-file PATH [--image sha256:HEX]
     PYTHON bootstrap.py --array FILE     the same arguments, out of a file that has them for each task of an array
 
 With ``--ranks N`` it becomes srun, which starts ``bootstrap.py rank …`` N times and hands signals on to them; else
@@ -77,6 +77,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--code-sha256", required=True, help="sha256 of the tar's bytes, with or without 'sha256:'")
     parser.add_argument("--environment", required=True, help="digest of the environment the run is for")
     parser.add_argument("--lock-file", required=True, help="pinned requirements of this environment")
+    parser.add_argument("--image", help="digest of the container's image that the job's script has checked; none without a container")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share the work, started by srun")
     return parser.parse_args(_of_task(sys.argv[2]) if sys.argv[1:2] == ["--array"] else None)
 
@@ -103,13 +104,14 @@ def _newer(attempts: Path, own: tuple[int, int, int]) -> str | None:
     return None
 
 
-def environment_digest(lock: str) -> tuple[str, dict[str, str]]:
+def environment_digest(lock: str, image: str | None = None) -> tuple[str, dict[str, str]]:
     """The digest of the environment this process runs in, and what it is made of (the same as in include.domain)."""
     parts = {
         "lock": lock,
         "system": platform.system().lower(),
         "machine": platform.machine(),
         "python": ".".join(platform.python_version_tuple()[:2]),
+        **({"image": image} if image else {}),
     }
     body = json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()
     return "sha256:" + hashlib.sha256(b"align/environment/v1\n" + body).hexdigest(), parts
@@ -117,7 +119,7 @@ def environment_digest(lock: str) -> tuple[str, dict[str, str]]:
 
 def _check_environment(attempt: Path, arguments: argparse.Namespace) -> tuple[str, str] | None:
     lock = _sha256(Path(arguments.lock_file)) if Path(arguments.lock_file).is_file() else "missing"
-    digest, parts = environment_digest(f"sha256:{lock}")
+    digest, parts = environment_digest(f"sha256:{lock}", arguments.image)
     variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_KEPT_VARIABLES)}
     record = {
         "schema": "align/job-environment/v1",

@@ -1,5 +1,6 @@
 """configs/clusters/*.yaml: where jobs run. Nothing here is part of a result's identity but the environment's digest."""
 
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -60,6 +61,17 @@ class ContainerSettings(Settings):
     mounts: tuple[str, ...] = ()
     gpus: bool = True
 
+    @model_validator(mode="after")
+    def _is_pinned(self) -> "ContainerSettings":
+        if not re.fullmatch("(sha256:)?[0-9a-f]{64}", self.sha256 or self.image.rpartition("@")[2]):
+            raise ValueError("`image` must end in @sha256:<64 hex>, or be the path of an image file with its `sha256`")
+        return self
+
+    @property
+    def digest(self) -> str:
+        """sha256:… of what is in the image; part of the identity of all that runs in it."""
+        return "sha256:" + (self.sha256 or self.image.rpartition("@")[2]).removeprefix("sha256:")
+
 
 class Cluster(Settings):
     """One Slurm cluster and the store its jobs see."""
@@ -111,4 +123,4 @@ class Cluster(Settings):
 
     def environment(self, lock: str) -> Environment:
         """The environment of jobs here, given the lock file's sha256."""
-        return Environment(lock, self.system, self.machine, self.python)
+        return Environment(lock, self.system, self.machine, self.python, self.container.digest if self.container else None)

@@ -56,6 +56,12 @@ class Plane:
         path = self.configs / f"recipes/{name}.yaml"
         path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
 
+    def change_cluster(self, **fields: Any) -> None:
+        """Rewrites fields of the cluster that jobs go to."""
+        path = self.configs / "clusters/here.yaml"
+        path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | fields))
+        _forget()
+
     def run(self, recipe: str = "tiny", **changed: Any) -> dict[str, Any]:
         """What `resolve` returns."""
         found = catalogue.recipe(recipe)

@@ -93,7 +93,6 @@ def test_what_the_site_asks_for_reaches_the_job_and_no_key(plane: Plane) -> None
     site = {
         "gpu_type": "h100", "constraint": "h100&ib", "reservation": "week_48", "exclusive": True, "switches": 1, "modules": ("cuda/12.4",),
         "defaults": StageDefaults(gpus=4),
-        "container": ContainerSettings(runtime="apptainer", image=f"r.example/team/align@sha256:{'0' * 64}"),
     }  # fmt: skip
     here, there = placed(plane), placed(plane, **site)
     job = there.job(1)
@@ -101,9 +100,33 @@ def test_what_the_site_asks_for_reaches_the_job_and_no_key(plane: Plane) -> None
     assert (job.gpus_per_node, job.gpu_type, job.gres) == (4, "h100", None)
     assert (job.constraint, job.reservation, job.exclusive, job.modules) == ("h100&ib", "week_48", True, ("cuda/12.4",))
     assert job.switches is None  # one node
+
+
+def test_the_image_is_part_of_the_key_and_reaches_the_job(plane: Plane) -> None:
+    """Two images are two environments, whatever their names; a mount or the runtime is not."""
+    bare = placed(plane)
+    pinned, other = (in_container(plane, f"r.example/team/align@sha256:{digit * 64}") for digit in "01")
+    assert len({bare.plan.key, pinned.plan.key, other.plan.key}) == 3
+    renamed = in_container(plane, "elsewhere.example/align:v3@sha256:" + "0" * 64, runtime="pyxis", mounts=["/data:/data:ro"])
+    assert renamed.plan.key == pinned.plan.key
+    job = pinned.job(1)
     assert job.container is not None
     assert job.container.mounts == (f"{plane.store_root}:{plane.store_root}",)
     assert " apptainer exec " in render(job).splitlines()[-1]
+    assert pinned.command(1)[-2:] == ("--image", "sha256:" + "0" * 64)
+    assert "--image" not in bare.command(1)
+
+
+def in_container(plane: Plane, image: str, **more: Any) -> Placed:
+    plane.change_cluster(container={"runtime": "apptainer", "image": image, **more})
+    return placed(plane)
+
+
+@pytest.mark.parametrize("image", ["r.example/team/align:v3", "/images/align.sif", "r.example/align@sha256:123"])
+def test_an_image_that_is_not_pinned_is_refused_where_it_is_written(image: str) -> None:
+    with pytest.raises(ValueError, match="image` must end in @sha256"):
+        ContainerSettings(runtime="apptainer", image=image)
+    assert ContainerSettings(runtime="apptainer", image="/images/align.sif", sha256="a" * 64).digest == "sha256:" + "a" * 64
 
 
 def test_a_preemptible_recipe_goes_where_the_site_says(plane: Plane) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,16 @@ def test_environment_digest_is_the_same_as_the_control_planes(site: Site) -> Non
     digest, parts = bootstrap.environment_digest(lock)
     assert digest == this_environment(lock).digest
     assert set(parts) == {"lock", "system", "machine", "python"}
+    image = "sha256:" + "7" * 64
+    assert bootstrap.environment_digest(lock, image)[0] == replace(this_environment(lock), image=image).digest != digest
+
+
+def test_a_job_in_another_image_is_refused(site: Site) -> None:
+    """The script has compared the image with its digest before; here it is held against what the run is for."""
+    wanted = replace(this_environment(sha256_file(site.lock)), image="sha256:" + "7" * 64).digest
+    assert site.run(environment=wanted, image="sha256:" + "8" * 64).returncode == 78
+    assert site.run(environment=wanted, job_id=8).returncode == 78
+    assert site.run(environment=wanted, image="sha256:" + "7" * 64, job_id=9).returncode == 0
 
 
 def test_another_environment_is_refused_with_a_report_that_names_both(site: Site) -> None:
