@@ -35,7 +35,7 @@ class PrivateSlurm:
 
     def __init__(
         self, base: Path, *, nodes: int = 2, gpus: int = 2, accounting: bool = True, name: str = "c1",
-        slurmd_timeout_s: int = 10, job_niceness: int = 0, switches: int = 0, beside: PrivateSlurm | None = None,
+        slurmd_timeout_s: int = 10, job_niceness: int = 0, switches: int = 0, preemption: bool = False, beside: PrivateSlurm | None = None,
     ) -> None:  # fmt: skip
         """`beside`: a running cluster whose slurmdbd this one uses too, so that `--clusters` reaches either from either."""
         self.base = base.resolve()
@@ -43,7 +43,7 @@ class PrivateSlurm:
         self.settings: ClusterSettings = ClusterSettings(
             name=name, user=pwd.getpwuid(os.getuid()).pw_name, host=socket.gethostname().split(".")[0], base=self.base,
             runtime=self.base / "runtime", nodes=nodes, gpus=gpus, accounting=accounting, ports={},
-            slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness, switches=switches,
+            slurmd_timeout_s=slurmd_timeout_s, job_niceness=job_niceness, switches=switches, preemption=preemption,
             dbd_port=beside.settings.ports["slurmdbd"] if beside else None,
         )  # fmt: skip
         self._munge_key = (beside.base / "munge/munge.key").read_bytes() if beside else None

@@ -10,6 +10,8 @@ from pathlib import Path
 
 _FIRST_VERSION_WITH_CGROUP_CHOICE = (23, 11)
 
+GRACE_S = 3
+"""Seconds that a job that is pushed out has to save; Slurm ends one that does not use them some fifteen seconds later."""
 DATABASE_NAME = "slurm_acct"
 # slurmdbd would make its database itself, but then goes on with a connection that has failed once, and with Debian 13's client
 # library (MariaDB 11.8.9) it ends at the first query: "Number of columns in result (=1) … allowed number of columns (=0)".
@@ -33,6 +35,7 @@ class ClusterSettings:
     job_niceness: int = 0
     switches: int = 0  # leaf switches below one at the top, the nodes spread over them; 0: no topology
     dbd_port: int | None = None  # of another cluster's slurmdbd, which this one shares
+    preemption: bool = False  # three partitions more, one whose jobs push out those of the other two
 
     @property
     def registered(self) -> bool:
@@ -89,7 +92,7 @@ SlurmdParameters=config_overrides
 SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=100000,batch_sched_delay=0,bf_continue,default_queue_depth=1000
 PriorityType=priority/multifactor
-PreemptType=preempt/none
+{_preemption(s)}
 JobRequeue=1
 ReturnToService=2
 SlurmctldTimeout=30
@@ -107,10 +110,27 @@ Licenses=heavy:1
 {"TopologyPlugin=topology/tree" if s.switches else "# no topology"}
 {_accounting(s)}
 {_nodes(s)}
-PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=10 MaxTime=2-00:00:00 OverSubscribe=NO
-PartitionName=batch Default=YES
-PartitionName=other
-"""
+{_partitions(s)}"""
+
+
+def _preemption(s: ClusterSettings) -> str:
+    """Who is pushed out is decided by the partitions' tiers; a job that asked for a signal gets it then, not only before its time limit."""
+    if not s.preemption:
+        return "PreemptType=preempt/none"
+    return "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\nSlurmctldParameters=preempt_send_user_signal"
+
+
+def _partitions(s: ClusterSettings) -> str:
+    """With preemption, `urgent` pushes out the jobs of `scavenge`, which Slurm puts back, and of `spot`, which it warns and ends; no others."""
+    every = "PartitionName=DEFAULT Nodes=ALL State=UP DefaultTime=10 MaxTime=2-00:00:00 OverSubscribe=NO"
+    lines = [every + (" PreemptMode=OFF" if s.preemption else ""), "PartitionName=batch Default=YES", "PartitionName=other"]
+    if s.preemption:
+        lines += [
+            "PartitionName=scavenge PreemptMode=REQUEUE",
+            f"PartitionName=spot PreemptMode=CANCEL GraceTime={GRACE_S}",
+            "PartitionName=urgent PriorityTier=10",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _accounting(s: ClusterSettings) -> str:

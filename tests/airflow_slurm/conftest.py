@@ -38,7 +38,7 @@ def cluster() -> Iterator[PrivateSlurm]:
         yield PrivateSlurm.attach(Path(running))
         return
     base = Path(tempfile.mkdtemp(prefix="as-", dir="/tmp"))
-    slurm = PrivateSlurm(base / "c", nodes=2, gpus=2, accounting=True, name="c1")
+    slurm = PrivateSlurm(base / "c", nodes=2, gpus=2, accounting=True, name="c1", preemption=True)
     try:
         slurm.start()
         yield slurm

@@ -36,7 +36,7 @@ async def test_a_live_site_is_read_without_a_gap(client: SlurmClient) -> None:
     assert time.monotonic() - started < 10
     assert site.not_checked == {}
     assert (site.accounting, site.max_array_size, site.licenses) == (True, 1001, {"heavy": 1})
-    assert {p.name for p in site.partitions or ()} == {"batch", "other"}
+    assert {p.name for p in site.partitions or ()} == {"batch", "other", "scavenge", "spot", "urgent"}
     assert "ml" in {a.account for a in site.associations or ()}
 
 
