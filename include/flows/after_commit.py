@@ -1,7 +1,10 @@
-"""What follows a commit: the base's link in the store, the run in MLflow, the registration of models. Each is safe to do again."""
+"""What follows a commit: the base's link in the store, the run in MLflow, the registration of models; and what follows a failure: the run
+in MLflow with its reason. Each is safe to do again."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes, digest
@@ -12,8 +15,9 @@ from include.settings.catalogue import recipe
 
 if TYPE_CHECKING:
     from include.stores.catalog.runs import Committed
-    from include.stores.registry import ModelEntry, StageLog
+    from include.stores.registry import AttemptLog, ModelEntry, StageLog
 
+log = logging.getLogger(__name__)
 REGISTERED = {"sft": ("policy", "sft"), "reward_model": ("reward_model", "reward-model")}
 """Stage → (output, suffix of the registered name): SFT and reward models are registered too, not only policies."""
 
@@ -31,13 +35,42 @@ def after_commit(spec: RunSpec, done: "Committed", run: Mapping[str, Any]) -> No
 
 def stage_log(spec: RunSpec, done: "Committed") -> "StageLog":
     """What MLflow is told of a committed run: the config whole, every attempt with its report and metrics."""
-    from include.stores.registry import AttemptLog, StageLog
+    from include.stores.registry import StageLog
+
+    report = canonical_bytes(done.report.to_json())
+    return StageLog(spec, done, attempts=_attempts(spec), config=dict(spec.config), artifacts={"report.json": report})
+
+
+def after_failure(spec: RunSpec, attempt: str, report: Mapping[str, Any]) -> None:
+    """Shows a run that failed, or that a guard stopped, in MLflow with its reason and its figures so far.
+
+    The task's own end is the failure: a tracker that cannot be reached is said and changes nothing. The next end of the run tells all
+    its attempts anew.
+    """
+    from include.stores.registry import StageLog, Stopped
+
+    told = Stopped(
+        attempt=attempt,
+        stop_reason=str(report["stop_reason"]),
+        message=str(report.get("message") or "none"),
+        at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        guard=str(report.get("summary", {}).get("guard") or ""),
+    )
+    try:
+        artifacts = {"report.json": canonical_bytes(dict(report))}
+        log_of = StageLog(spec, None, attempts=_attempts(spec), config=dict(spec.config), artifacts=artifacts, stopped=told)
+        services.registry().log_run(log_of)
+    except Exception as error:  # noqa: BLE001 - whatever the tracker's client raises, the run's own failure is what must be told
+        log.warning("%s %s failed, and MLflow does not show it: %s", spec.stage, spec.key, error)
+
+
+def _attempts(spec: RunSpec) -> "list[AttemptLog]":
+    """Every attempt of the key that there has been."""
+    from include.stores.registry import AttemptLog
 
     store = services.store()
     names = [str(name) for name in store.attempts(spec.key)]
-    attempts = [AttemptLog(name, store.report(spec.key, name), store.metrics(spec.key, name)) for name in names]
-    report = canonical_bytes(done.report.to_json())
-    return StageLog(spec, done, attempts=attempts, config=dict(spec.config), artifacts={"report.json": report})
+    return [AttemptLog(name, store.report(spec.key, name), store.metrics(spec.key, name)) for name in names]
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from include.domain.errors import IntegrityError
 from include.domain.layout import AttemptName, RunDir, source_dir
 from include.domain.spec import RunSpec
 from include.flows import services
-from include.flows.after_commit import after_commit
+from include.flows.after_commit import after_commit, after_failure
 from include.flows.foretelling import foretell, say_what_was_seen
 from include.flows.placing import place
 from include.flows.planners import plan
@@ -194,6 +194,7 @@ def _commit(ended: Ended, report: dict[str, Any], *, gone: bool = False) -> None
         raise Resubmit("interrupted") from error
     except RunFailed as error:
         services.catalog().runs.record_report(spec.key, ended.attempt, report)
+        after_failure(spec, ended.attempt, report)
         raise JobFailed(str(error), retryable=report["stop_reason"] == "error", cause=str(report["stop_reason"])) from error
     except NotComplete as error:
         raise JobFailed(str(error), retryable=False, cause="not complete") from error

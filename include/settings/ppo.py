@@ -19,6 +19,8 @@ class KlSettings(Settings):
 
 
 class PpoRewardSettings(Settings):
+    """`verifier_weight` counts for prompts with a reference; those without one are scored by the reward model alone."""
+
     model_weight: float = 1.0
     clip: float = 5.0
     verifier_weight: float = 1.0
@@ -44,6 +46,7 @@ class PpoGuards(Settings):
     length_factor: float = added_identity(3.0, gt=1)
     hacking_reward: float = added_identity(1.0, gt=0)
     hacking_quality: float = added_identity(0.2, gt=0)
+    masked_share: float = added_identity(0.2, ge=0, lt=1)
 
 
 class PpoLag(Settings):
@@ -84,6 +87,10 @@ class PpoSettings(StageSettings):
     optimizer: Literal["torch_adamw"] = identity("torch_adamw")
     attention: Literal["sdpa", "eager"] = identity("sdpa")
     ratio_tolerance: float = identity(1e-4, gt=0)
+    """In fp32: largest |ratio − 1| of one token, of the update's first minibatch and between sampler and trainer; more stops the run."""
+    ratio_tolerance_bf16: float = added_identity(0.2, gt=0)
+    """In bf16_autocast: the same limit for the first minibatch; between sampler and trainer that of an answer's mean, above which the answer
+    is masked and counted."""
     guards: PpoGuards = identity(PpoGuards())
     generation: Literal["in_process", "own_process"] = added_identity("in_process")
     """own_process: a generator beside the trainer, which draws the next answers while the trainer learns from the last."""

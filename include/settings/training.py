@@ -106,7 +106,7 @@ class LoraSettings(Settings):
 
 
 class LearningGuardSettings(Settings):
-    """Limits past which SFT or DPO stops with its last good checkpoint kept; see `include.training.learning_guards`."""
+    """Limits past which SFT, a reward model or DPO stops with its last good checkpoint kept; see `include.training.learning_guards`."""
 
     consecutive: int = Field(5, ge=1)
     flat_steps: int = Field(50, ge=0)
@@ -212,6 +212,8 @@ class RewardModelSettings(OptimiserSettings):
     """An ensemble: one member for each seed. Left out: one, by the recipe's seed."""
     members: Literal["in_turn", "array"] = added_placement("in_turn")
     """Members are trained one after the other in one job, or each in a job of its own, all of them one array."""
+    guards: LearningGuardSettings = added_identity(LearningGuardSettings())
+    """Of each member's own training; `kl_max` has nothing to look at here."""
 
     @model_validator(mode="after")
     def _an_ensemble(self) -> "RewardModelSettings":

@@ -11,11 +11,11 @@ from typing import Any
 from include.domain.canonical import canonical_bytes, check_digest, hex_of
 from include.stores.catalog.ledger import Ledger
 from include.stores.errors import RegistryError
-from include.stores.run_log import RunWriter, StageLog, finished_run, upload
+from include.stores.run_log import RunWriter, StageLog, Stopped, finished_run, upload
 from include.stores.series import AttemptLog
 from include.stores.tracking import MlflowRefused, Tracking, aliases_of, tags_of
 
-__all__ = ["ALIASES", "AttemptLog", "Drift", "ModelEntry", "Registry", "StageLog"]
+__all__ = ["ALIASES", "AttemptLog", "Drift", "ModelEntry", "Registry", "StageLog", "Stopped"]
 
 ALIASES = ("candidate", "canary", "champion")
 DEPLOYMENT_TAG, WEIGHTS_TAG, URI_TAG = "align.deployment", "align.weights", "align.weights_uri"
@@ -105,7 +105,7 @@ class Registry:
         return self._experiment_id or self.preflight()
 
     def log_run(self, log: StageLog) -> str:
-        """Shows a committed run, once, and gives MLflow's run id; a run that was told half is told to its end."""
+        """Shows a run that is committed or stopped, once, and gives MLflow's run id; a run that was told half is told to its end."""
         known = finished_run(self.tracking, self.experiment_id, log)
         return known or RunWriter(self._client, self.tracking, self.experiment_id).write(log)
 

@@ -1,4 +1,8 @@
-"""A committed stage run as MLflow shows it: one run with the merged series, a child run for each attempt."""
+"""A stage run as MLflow shows it: a child run for each attempt; once one is committed, the merged series too.
+
+A run that failed or that a guard stopped is told with its reason. Its series stand with its attempts alone: where a later attempt
+goes on from a checkpoint, what was done past it is no part of the run's own curves.
+"""
 
 import re
 import tempfile
@@ -9,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of
-from include.domain.spec import RunSpec
+from include.domain.spec import Report, RunSpec
 from include.stores.catalog.runs import Committed
+from include.stores.errors import RegistryError
 from include.stores.series import AttemptLog, Row, merged
 from include.stores.tracking import Tracking, quoted, tags_of
 
@@ -22,14 +27,53 @@ _RESERVED = ("step", "time", "tokens")
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """How the newest attempt of a run ended that is not committed. at: an ISO moment."""
+
+    attempt: str
+    stop_reason: str
+    message: str
+    at: str
+    guard: str = ""
+
+
+@dataclass(frozen=True)
 class StageLog:
-    """What is told of a committed run. config: the whole configuration; it is kept as an artifact, with its hash."""
+    """What is told of a run that is committed, or `stopped`. config: the whole configuration; it is kept as an artifact, with its hash."""
 
     spec: RunSpec
-    committed: Committed
+    committed: Committed | None
     attempts: Sequence[AttemptLog] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    stopped: Stopped | None = None
+
+    def __post_init__(self) -> None:
+        if (self.committed is None) == (self.stopped is None):
+            raise RegistryError(f"{self.spec.key}: a run that is told of is committed or stopped, one of the two")
+
+    @property
+    def attempt(self) -> str:
+        """The one that ended the run."""
+        return self.committed.attempt if self.committed else str(self.stopped and self.stopped.attempt)
+
+    @property
+    def ended_at(self) -> str:
+        return self.committed.committed_at if self.committed else str(self.stopped and self.stopped.at)
+
+    @property
+    def outcome(self) -> dict[str, str]:
+        """How it ended; every name each time, so that what an earlier end said does not stay."""
+        if self.committed is not None:
+            return {"outcome": "complete", "stop_reason": self.committed.report.stop_reason, "guard": "none", "message": "none"}
+        told = self.stopped
+        assert told is not None, "one of the two, as __post_init__ has seen to it"
+        return {"outcome": "failed", "stop_reason": told.stop_reason, "guard": told.guard or "none", "message": told.message}
+
+    @property
+    def rows(self) -> list[Row]:
+        """The run's own series: none while nothing is committed."""
+        return merged(self.attempts, self.committed.attempt) if self.committed else []
 
     @property
     def config_digest(self) -> str:
@@ -39,11 +83,13 @@ class StageLog:
     def digest(self) -> str:
         """Of all that is told, so that what was told half is seen as such."""
         body = {
-            "attempt": self.committed.attempt,
+            "attempt": self.attempt,
             "config": self.config_digest,
-            "metrics": [dict(row) for row in merged(self.attempts, self.committed.attempt)],
+            "metrics": [dict(row) for row in self.rows],
             "artifacts": {name: data.hex() for name, data in self.artifacts.items()},
         }
+        if self.stopped is not None:
+            body |= {"stopped": self.outcome, "attempts": {a.name: [dict(row) for row in a.metrics] for a in self.attempts}}
         return digest("run-log", body)
 
 
@@ -77,16 +123,17 @@ class RunWriter:
         self._client, self._tracking, self._experiment = client, tracking, experiment_id
 
     def write(self, log: StageLog) -> str:
-        committed_ms = _milliseconds(log.committed.committed_at)
-        run_id = self._one_run(log.spec.key, f"{log.spec.stage} {hex_of(log.spec.key)[:12]}", committed_ms, {})
+        ended_ms = _milliseconds(log.ended_at)
+        run_id = self._one_run(log.spec.key, f"{log.spec.stage} {hex_of(log.spec.key)[:12]}", ended_ms, {})
         self._client.log_batch(run_id, params=self._parameters(log), tags=self._tags(log))
-        self._metrics(run_id, merged(log.attempts, log.committed.attempt), committed_ms)
-        self._finals(run_id, log.committed.report.metrics, log.committed.report.last_step, committed_ms)
+        self._metrics(run_id, log.rows, ended_ms)
+        if log.committed is not None:
+            self._finals(run_id, log.committed.report.metrics, log.committed.report.last_step, ended_ms)
         for attempt in log.attempts:
-            self._child(run_id, log, attempt, committed_ms)
+            self._child(run_id, log, attempt, ended_ms)
         self._artifacts(run_id, log)
         self._client.set_tag(run_id, LOGGED_TAG, log.digest)
-        self._client.set_terminated(run_id, "FINISHED", end_time=committed_ms)
+        self._client.set_terminated(run_id, "FINISHED" if log.committed else "FAILED", end_time=ended_ms)
         return run_id
 
     def _one_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
@@ -115,14 +162,15 @@ class RunWriter:
         left_out = [name for name, _ in parameters(log.config) if name not in kept]
         tags = {
             "align.stage": spec.stage,
-            "align.attempt": log.committed.attempt,
+            "align.attempt": log.attempt,
+            **{f"align.{name}": value for name, value in log.outcome.items()},
             "align.code_revision": spec.code_revision,
             "align.environment": spec.environment,
             "align.config_digest": log.config_digest,
             "align.seed": str(spec.seed),
             "align.parameters_left_out": ", ".join(left_out) or "none",
             **{f"align.input.{role}": value for role, value in spec.inputs.items()},
-            **{f"align.output.{name}": output.digest for name, output in log.committed.outputs.items()},
+            **{f"align.output.{name}": output.digest for name, output in (log.committed.outputs if log.committed else {}).items()},
             **{f"align.note.{name}": str(value) for name, value in spec.note.items()},
         }
         return [RunTag(name, value[:4900]) for name, value in tags.items()]
@@ -150,7 +198,7 @@ class RunWriter:
         start_ms = min((int(float(row["time"]) * 1000) for row in attempt.metrics if row.get("time")), default=committed_ms)
         run_id = self._one_run(key, f"attempt {attempt.name}", start_ms, tags)
         report = attempt.report
-        told = {"outcome": "no report"} if report is None else {"outcome": report.outcome, "stop_reason": report.stop_reason}
+        told = {"outcome": "no report"} if report is None else _told(report)
         told |= {f"placement.{name}": canonical_bytes(value).decode() for name, value in attempt.placement.items()}
         for name, value in told.items():
             self._client.set_tag(run_id, f"align.{name}", value[:4900])
@@ -165,6 +213,13 @@ class RunWriter:
             **log.artifacts,
         }
         upload(self._client, run_id, "", files)
+
+
+def _told(report: Report) -> dict[str, str]:
+    """How an attempt ended, as its report says it."""
+    told = {"outcome": report.outcome, "stop_reason": report.stop_reason}
+    guard, message = report.summary.get("guard"), report.message
+    return told | ({"guard": str(guard)} if guard else {}) | ({"message": message} if message else {})
 
 
 def upload(client: Any, run_id: str, folder: str, files: Mapping[str, bytes]) -> None:

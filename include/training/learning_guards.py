@@ -1,4 +1,4 @@
-"""Guards of SFT, DPO and every other loss that is followed step by step: what goes wrong has a name and ends the run.
+"""Guards of SFT, reward models, DPO and every other loss that is followed step by step: what goes wrong has a name and ends the run.
 
 A guard is asked after each update and before anything of it is saved, so the last good checkpoint stays. Loss and
 gradients that are not finite are refused by the engine before the update.

@@ -24,9 +24,11 @@ class RegistryNotebook:
     def __init__(self) -> None:
         self.runs: list[str] = []
         self.versions: list[tuple[str, str]] = []
+        self.logs: list[Any] = []
 
     def log_run(self, log: Any) -> str:
         self.runs.append(log.spec.key)
+        self.logs.append(log)
         return f"run-{len(self.runs)}"
 
     def register(self, name: str, entry: Any) -> int:

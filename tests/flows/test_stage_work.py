@@ -119,6 +119,30 @@ def test_the_report_of_a_job_that_failed_is_kept_too(job: Job) -> None:
     assert (row.report.outcome, row.report.message) == ("failed", "out of memory")
 
 
+def test_a_job_that_a_guard_stopped_is_told_to_mlflow_with_guard_reason_and_figures(job: Job) -> None:
+    job.leaves(outcome="failed", stop_reason="guard", last_step=3, message="kl_negative: batch KL -2.6", summary={"guard": "kl_negative"})
+    (job.folder / "metrics.jsonl").write_text(json.dumps({"step": 3, "loss": 0.5, "kl": -2.6, "time": 1.0, "tokens": 1}) + "\n")
+    with pytest.raises(JobFailed, match="batch KL"):
+        job.accept(FAILED)
+    (log,) = job.plane.registry.logs
+    assert (log.spec.key, log.committed) == (job.spec.key, None)
+    assert log.outcome == {"outcome": "failed", "stop_reason": "guard", "guard": "kl_negative", "message": "kl_negative: batch KL -2.6"}
+    assert [(attempt.name, [row["kl"] for row in attempt.metrics]) for attempt in log.attempts] == [(ATTEMPT, [-2.6])]
+    assert json.loads(log.artifacts["report.json"])["summary"]["guard"] == "kl_negative"
+    assert job.plane.registry.versions == []
+
+
+def test_a_tracker_that_does_not_answer_hides_no_failure(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job.leaves(outcome="failed", stop_reason="error", last_step=3, message="out of memory")
+
+    def away(_: Any) -> str:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(job.plane.registry, "log_run", away)
+    with pytest.raises(JobFailed, match="out of memory"):
+        job.accept(FAILED)
+
+
 def test_losses_are_named_as_slurms_states_are_here() -> None:
     assert set(RESUBMIT_CAUSES) <= {info.cause for info in TABLE.values()}
     assert {info.cause for info in TABLE.values() if info.may_return} <= set(RESUBMIT_CAUSES)

@@ -150,6 +150,7 @@ def test_limits_of_guards_and_rewards_are_those_of_the_programs() -> None:
     assert set(PpoGuards.model_fields) == set(GuardLimits.__dataclass_fields__)
     told = RewardMix.of(Config(PpoRewardSettings(combine="minimum").model_dump(), "config.reward"))
     assert told.combine == "minimum"
+    assert RewardMix.of(Config({}, "config.reward")) == RewardMix.of(Config(PpoRewardSettings().model_dump(), "config.reward"))
     assert set(PpoRewardSettings.model_fields) == set(RewardMix.__dataclass_fields__)
 
 

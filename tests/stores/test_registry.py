@@ -15,7 +15,7 @@ import pytest
 from include.domain.canonical import canonical_bytes, digest
 from include.stores.catalog import Catalog
 from include.stores.errors import RegistryError
-from include.stores.registry import AttemptLog, ModelEntry, Registry, StageLog
+from include.stores.registry import AttemptLog, ModelEntry, Registry, StageLog, Stopped
 from tests.stores.servers import free_port
 from tests.stores.things import commit, manifest, some_digest, spec
 
@@ -169,6 +169,34 @@ def test_a_later_attempt_with_another_placement_is_recorded_and_not_fatal(regist
     children = client_of(registry).search_runs([registry.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
     seen = {c.data.tags["align.attempt"]: c.data.tags["align.placement.world_size"] for c in children}
     assert seen == {"1-7.0": "4", "2-9.0": "8"}
+
+
+def test_a_run_that_a_guard_stopped_is_shown_with_its_reason_and_becomes_whole_when_it_is_committed(
+    registry: Registry, sqlite_catalog: Catalog
+) -> None:
+    log, client = stage_log(sqlite_catalog), client_of(registry)
+    told = "kl_negative: batch KL -2.6"
+    failed = replace(log.attempts[0].report, outcome="failed", stop_reason="guard", message=told, summary={"guard": "kl_negative"})
+    first = AttemptLog("1-6.0", failed, log.attempts[0].metrics)
+    stopped = Stopped("1-6.0", "guard", told, "2026-01-01T00:00:00+00:00", "kl_negative")
+    half = replace(log, committed=None, stopped=stopped, attempts=[first])
+    run_id = registry.log_run(half)
+    assert registry.log_run(replace(half, stopped=replace(stopped, at="2026-02-02T00:00:00+00:00"))) == run_id
+    seen = client.get_run(run_id)
+    assert (seen.info.status, seen.data.metrics) == ("FAILED", {})
+    assert {name: seen.data.tags[f"align.{name}"] for name in half.outcome} == half.outcome
+    (child,) = client.search_runs([registry.experiment_id], f"tags.`mlflow.parentRunId` = '{run_id}'")
+    assert (child.info.status, child.data.tags["align.guard"], child.data.tags["align.message"]) == ("FAILED", "kl_negative", told)
+    assert [m.step for m in client.get_metric_history(child.info.run_id, "loss")] == [1, 2, 3]
+    assert registry.log_run(replace(log, attempts=[first, *log.attempts])) == run_id
+    whole = client.get_run(run_id)
+    assert (whole.info.status, whole.data.tags["align.outcome"], whole.data.tags["align.guard"]) == ("FINISHED", "complete", "none")
+    assert len(client.get_metric_history(run_id, "loss")) == 3
+
+
+def test_a_run_is_committed_or_stopped_and_never_both(sqlite_catalog: Catalog) -> None:
+    with pytest.raises(RegistryError, match="committed or stopped"):
+        replace(stage_log(sqlite_catalog), committed=None)
 
 
 def test_a_deployment_is_registered_once_with_its_papers(registry: Registry, run_id: str, model_name: str, tmp_path: Path) -> None:

@@ -96,6 +96,28 @@ def test_a_first_ratio_away_from_one_or_not_a_number_stops() -> None:
             guards.check_first_ratio(gap, 1e-4)
 
 
+def test_a_sampler_that_is_apart_has_a_name_and_checks_of_its_own() -> None:
+    guards = Guards(GuardLimits(), 6.0)
+    guards.check_sampler(9e-5, 1e-4, "the present weights")
+    for gap in (2e-4, math.nan):
+        with pytest.raises(GuardStop) as stop:
+            guards.check_sampler(gap, 1e-4, "the earlier weights")
+        text = str(stop.value)
+        assert text.startswith("sampler_apart: largest |ratio - 1| between sampler and trainer under the earlier weights is")
+        assert "first minibatch" not in text
+        assert text.index("weights: does the sampler hold") < text.index("precision, attention") < text.index("limit: is it one")
+        assert "Levers" not in text
+
+
+def test_a_few_answers_apart_are_no_trouble_and_too_many_are() -> None:
+    Guards(GuardLimits(), 6.0).check_apart(2, 12, 0.2)
+    Guards(GuardLimits(), 6.0).check_apart(0, 0, 0.2)
+    with pytest.raises(
+        GuardStop, match="sampler_apart: 3 of 12 answers are masked, as sampler and trainer are apart by more than 0.2 a token"
+    ):
+        Guards(GuardLimits(), 6.0).check_apart(3, 12, 0.2)
+
+
 def test_history_travels_in_a_checkpoint() -> None:
     first = Guards(GuardLimits(), 6.0)
     for _ in range(2):

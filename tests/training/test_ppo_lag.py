@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 import pyarrow.parquet as pq  # noqa: E402
 
+from include.domain.canonical import sha256_file  # noqa: E402
 from include.domain.errors import IntegrityError, SpecError  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
 from include.training.rl import sources as ppo_sources  # noqa: E402
@@ -58,8 +60,13 @@ def _impatient_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _versions(started: Started) -> list[tuple[int, int]]:
     """(iteration from 0, version of the actor) of every rollout."""
+    return [(actor["iteration"], actor["published_version"]) for actor in _actors(started)]
+
+
+def _actors(started: Started) -> list[dict[str, Any]]:
+    """What every rollout says of its actor, with its iteration from 0."""
     rows = pq.read_table(started.output("rollouts") / "rollouts.parquet", columns=["iteration", "actor_checkpoint"]).to_pylist()
-    return [(row["iteration"] - 1, json.loads(row["actor_checkpoint"])["published_version"]) for row in rows]
+    return [{**json.loads(row["actor_checkpoint"]), "iteration": row["iteration"] - 1} for row in rows]
 
 
 def test_without_a_generator_every_answer_is_the_present_actors(store: Store) -> None:
@@ -84,6 +91,9 @@ def test_a_generator_that_is_late_gives_lag_drops_and_the_full_count(store: Stor
     assert Counter(iteration for iteration, _ in versions) == dict.fromkeys(range(4), 12)
     assert len({version for _, version in versions}) > 1
     assert all(0 <= iteration - version <= 1 for iteration, version in versions)
+    digests = {(actor["published_version"], actor["digest"]) for actor in _actors(started)}
+    assert (0, store.places["policy"].digest) in digests
+    assert len(digests) == len({version for version, _ in digests}) == len({digest for _, digest in digests}) > 1
     assert max(line["behaviour_ratio_gap"] for line in started.lines if "behaviour_ratio_gap" in line) < 1e-4
     assert not (started.folder / "exchange").exists()
 
@@ -146,7 +156,9 @@ def _exchange(tmp_path: Path) -> Exchange:
 def test_weights_go_over_whole_or_not_at_all(tmp_path: Path) -> None:
     exchange, one, two = _exchange(tmp_path), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
     exchange.publish(3, 12, dict(one.named_parameters()), keep=1)
-    assert exchange.load(3, two) == 12
+    written = exchange.folder / "weights" / "v00003" / "actor.safetensors"
+    assert exchange.load(3, two) == (12, sha256_file(written))
+    assert exchange.digest(3) == sha256_file(written)
     assert torch.equal(one.weight, two.weight)
     (exchange.folder / "weights" / "v00004.tmp").mkdir()
     assert exchange.versions() == [3]
@@ -156,6 +168,16 @@ def test_weights_go_over_whole_or_not_at_all(tmp_path: Path) -> None:
         exchange.load(3, two)
     with pytest.raises(IntegrityError, match="version 7"):
         exchange.load(7, two)
+
+
+def test_answers_drawn_with_other_bytes_than_were_published_are_refused(tmp_path: Path) -> None:
+    exchange, model = _exchange(tmp_path), torch.nn.Linear(2, 2)
+    exchange.publish(1, 4, dict(model.named_parameters()), keep=1)
+    source = GeneratorSource(SimpleNamespace(), None, None, SimpleNamespace(encoded=[(1,)]))  # type: ignore[arg-type]
+    answers = (Sampled((1,), (2,), (-0.5,), "eos"),)
+    source._check(exchange, Portion(1, 4, answers, exchange.digest(1)), [(0, 7)], 1)
+    with pytest.raises(IntegrityError, match="drew with weights sha256:0 as version 1, published was sha256:"):
+        source._check(exchange, Portion(1, 4, answers, "sha256:0"), [(0, 7)], 1)
 
 
 def test_older_weights_go_when_newer_come(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from include.training.rl import rewards as reward_scoring  # noqa: E402
 from include.training.rl.batch import MicroBatch, Plan, Sampled, answer_mask  # noqa: E402
 from include.training.rl.checks import ModelsError, check_models, check_same_sequence, freeze  # noqa: E402
 from include.training.rl.draw import answer_seed  # noqa: E402
-from include.training.rl.rewards import Answer, Member, RewardError, RewardScorer, usable_prompts, verifier_score  # noqa: E402
+from include.training.rl.rewards import Answer, Member, RewardError, RewardScorer, Usable, usable_prompts, verifier_score  # noqa: E402
 from include.training.rl.rollouts import RolloutLog, Written, read_rollouts, with_id  # noqa: E402
 from include.training.rl.settings import PpoSettings, RewardMix  # noqa: E402
 
@@ -148,11 +148,34 @@ def test_the_verifier_puts_right_before_form() -> None:
 
 
 def test_prompts_whose_reference_the_verifier_cannot_read_are_left_out_and_counted() -> None:
-    kept, left = usable_prompts([_prompt("15"), _prompt("3; 4"), _prompt(reference=False)], _mix())
-    assert (len(kept), left) == (1, 2)
-    with pytest.raises(RewardError, match="none of 1 prompts has a reference"):
-        usable_prompts([_prompt(reference=False)], _mix())
-    assert usable_prompts([_prompt(reference=False)], _mix(verifier_weight=0.0))[1] == 0
+    found = usable_prompts([_prompt("15"), _prompt("3; 4")], _mix())
+    assert found == Usable([_prompt("15")], unreadable=1)
+    assert found.words(_mix()) == "1 prompts are left out: the verifier cannot read their reference"
+    with pytest.raises(RewardError, match="none of 1 prompts can be rewarded: 0 have no reference, of 1 the verifier cannot read it"):
+        usable_prompts([_prompt("3; 4")], _mix())
+
+
+def test_prompts_without_a_reference_stay_and_are_scored_by_the_reward_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    mixed = [_prompt("15"), _prompt(reference=False)]
+    found = usable_prompts(mixed, _mix())
+    assert found == Usable(mixed, unverified=1)
+    assert found.metrics() == {"prompts": 2.0, "prompts_unreadable": 0.0, "prompts_without_reference": 1.0}
+    assert found.words(_mix()) is None
+    scorer = _scorer(monkeypatch, {"reward_model": [13.0, 13.0]}, _mix())
+    verified, bare = scorer.score([_answer(prompt=prompt) for prompt in mixed])
+    assert (verified.missing, bare.missing, bare.verified) == (False, False, None)
+    assert "verifier" in verified.components
+    assert bare.components == pytest.approx({"raw_reward_model": 13.0, "model": 1.5, "length_penalty": -0.1, "score": 1.4})
+
+
+def test_a_weighed_verifier_without_any_reference_is_said_and_with_nothing_else_weighed_refused() -> None:
+    bare = [_prompt(reference=False)]
+    assert usable_prompts(bare, _mix()).words(_mix()) == "no prompt has a reference: reward.verifier_weight 1 adds to no reward"
+    assert usable_prompts(bare, _mix(verifier_weight=0.0)).words(_mix(verifier_weight=0.0)) is None
+    alone = _mix(model_weight=0.0)
+    assert usable_prompts([*bare, _prompt("15")], alone) == Usable([_prompt("15")], unscored=1)
+    with pytest.raises(RewardError, match="model_weight 0, and none of 1 prompts can be rewarded"):
+        usable_prompts(bare, alone)
 
 
 def _rollout(index: int) -> Rollout:

@@ -15,6 +15,7 @@ from include.domain.records import PreferencePair  # noqa: E402
 from include.runtime.chat import dialogue  # noqa: E402
 from include.training.examples.batching import rows_at  # noqa: E402
 from include.training.model_io import load_tokenizer  # noqa: E402
+from include.training.reward import program as reward_program  # noqa: E402
 from include.training.reward.head import new_reward_model  # noqa: E402
 from include.transforms.datasets_io import SidedRow, read_rows  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
@@ -123,6 +124,53 @@ def test_it_stops_when_validation_accuracy_stands_still_although_the_training_lo
     assert max(looks) == looks[-3] == report.metrics["validation_accuracy"]
     assert report.metrics["best_step"] == report.last_step - 6
     assert stopped.lines[-1]["loss"] < stopped.lines[0]["loss"]
+
+
+def test_a_bad_hold_out_is_refused_before_the_first_step(store: Store) -> None:
+    folder = Path(store.places["preferences"].path)
+    rows = [
+        SidedRow(row.id, side, row.split_group, row.use, row.record) for side in ("train", "validation") for row in read_rows(folder, side)
+    ]
+    first, second = sums()[100]
+    texts = [asked(first, second)] * 2
+    sides = [candidate(store, question(first, second).prompt_id, text, random_seed=at) for at, text in enumerate(texts)]
+    twin = pair(store, first, second, *sides)
+    rows.append(SidedRow(twin.pair_id, "holdout", question(first, second).split_group, "preference", twin.to_json()))
+    store.dataset("bad hold-out", "pair", rows)
+    refused = run_here(store, reward_spec(store, data="bad hold-out"))
+    assert (refused.report.outcome, refused.report.last_step) == ("failed", 0)
+    assert "holdout: 1 pairs are identical from the start" in refused.report.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "guard"),
+    [
+        ({"learning_rate": 1e-30, "warmup_steps": 0, "guards": {"flat_steps": 4, "flat_tolerance": 0.5}}, "loss_never_moves"),
+        ({"learning_rate": 3.0, "guards": {"consecutive": 2, "loss_factor": 1.5}}, "loss_diverging"),
+    ],
+)
+def test_a_reward_model_that_learns_nothing_or_diverges_is_stopped_by_name(store: Store, changes: dict[str, Any], guard: str) -> None:
+    stopped = run_here(
+        store, reward_spec(store, salt=guard, steps=40, early_stop={"every_steps": 40, "patience": 2}, **changes), save_every_steps=1
+    )
+    assert (stopped.report.outcome, stopped.report.stop_reason, stopped.report.summary["guard"]) == ("failed", "guard", guard)
+    kept = sorted(int(path.name.removeprefix("step-")) for path in (stopped.folder / "checkpoints").iterdir())
+    assert kept
+    assert kept[-1] == stopped.report.last_step
+
+
+def test_a_reward_model_that_stays_in_eval_mode_is_refused_before_the_first_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = reward_program.new_reward_model
+
+    def asleep(*rest: Any) -> Any:
+        model = make(*rest).eval()
+        monkeypatch.setattr(model.model, "train", lambda mode=True: model.model)
+        return model
+
+    monkeypatch.setattr(reward_program, "new_reward_model", asleep)
+    refused = run_here(store, reward_spec(store, salt="asleep"))
+    assert (refused.report.outcome, refused.report.last_step) == ("failed", 0)
+    assert "is in eval mode, it must be in train mode" in refused.report.message
 
 
 def _identical(store: Store, name: str, same: int) -> None:

@@ -1,7 +1,8 @@
 """A reward model from preference pairs, or an ensemble of several seeds, whatever the engine.
 
 Bradley-Terry with both sides of a pair in one forward. It stops early on the accuracy of validation pairs, never on the
-training loss; what is handed on is the best state seen there. Hold-out pairs are read once, when everything is decided.
+training loss; what is handed on is the best state seen there. Hold-out pairs are checked before the first step and scored once, when
+everything is decided.
 Members of an ensemble that were trained as runs of their own are taken as they are, and only measured together.
 """
 
@@ -21,7 +22,9 @@ from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, Runnin
 from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
 from include.training.examples.batching import micro_batches, rows_at
+from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import LoopOutcome, StepResult, run_steps
+from include.training.model_checks import check_trained
 from include.training.model_io import load_tokenizer
 from include.training.pairs.losses import bradley_terry
 from include.training.pairs.rows import PairCounts, PairsError, TokenPair, encoder, pairs_of
@@ -47,6 +50,7 @@ CONFIG_KEYS = (
         "eval_pairs",
         "max_identical_share",
         "seeds",
+        "guards",
     ),
     *ENGINE_KEYS,
 )
@@ -69,6 +73,7 @@ class RewardTrainer:
         self.every_steps = early.positive("every_steps", 10)
         self.patience = early.positive("patience", 3)
         self.dataset = job.input_digest("preferences")
+        self.guards = LearningGuards(LearningLimits.of(job.config))
         self.best: dict[str, torch.Tensor] = {}
         """On the first rank."""
         self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
@@ -83,6 +88,7 @@ class RewardTrainer:
         whole = dict(zip(found, self.engine.data.total(*found.values()), strict=True))
         tokens = int(whole.pop("tokens"))
         metrics = {**whole, "grad_norm": norm, "learning_rate": rate}
+        self.guards.check(step + 1, metrics)
         if (step + 1) % self.every_steps and step + 1 < self.total:
             return StepResult(metrics, tokens)
         metrics |= self._look(step + 1)
@@ -131,7 +137,12 @@ class RewardTrainer:
                 own[name].copy_(value)
 
     def capture(self) -> Snapshot:
-        state = {"best_step": self.best_step, "best_seen": list(self.best_seen), "looks_since": self.looks_since}
+        state = {
+            "best_step": self.best_step,
+            "best_seen": list(self.best_seen),
+            "looks_since": self.looks_since,
+            "guards": self.guards.state(),
+        }
         groups = {**self.engine.capture(), **({"best": self.best} if self.best else {})}
         return Snapshot(groups, {**state, "dataset": self.dataset, "rows": len(self.train_pairs)})
 
@@ -142,6 +153,7 @@ class RewardTrainer:
                 f"{checkpoint.path} was made on {saved}, this run reads {(self.dataset, len(self.train_pairs))}: its position means nothing"
             )
         self.engine.restore(checkpoint)
+        self.guards.load_state(checkpoint.state["guards"])
         self.best_step, self.looks_since = checkpoint.state["best_step"], checkpoint.state["looks_since"]
         self.best_seen = (checkpoint.state["best_seen"][0], checkpoint.state["best_seen"][1])
         self.best = checkpoint.load("best") if "best" in checkpoint.groups else {}
@@ -169,15 +181,16 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     validation, validation_counts = pairs_of(job, "validation", encode)
     if not train or not validation:
         raise PairsError(f"{len(train)} training and {len(validation)} validation pairs: both are needed, as the run stops on the latter")
+    holdout, holdout_counts = pairs_of(job, "holdout", encode)  # what is wrong with them is said before anything is paid
     attention = job.config.text("attention", ("sdpa", "eager"), "sdpa")
 
     def begin(seed: int) -> RewardTrainer:
         engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
+        check_trained(engine)
         return RewardTrainer(job, engine, train, validation, seed)
 
     ensemble, outcome = _all_members(job, begin)
     ensemble.trainer.engine.publish()
-    holdout, holdout_counts = pairs_of(job, "holdout", encode)
     members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
     with job.output("measurements", "report", {"stage": job.stage}) as folder:
         write_measurements(job, folder, holdout, members)

@@ -1,6 +1,7 @@
 """Answers by earlier versions of the actor: counted, checked against the version that wrote them, and weighed."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from include.training.model_io import load_causal_lm
-from include.training.rl.arithmetic import largest_ratio_gap, truncated_weights
+from include.training.rl.arithmetic import largest_ratio_gap, mean_ratio_gaps, truncated_weights
 from include.training.rl.batch import Plan, sampler_log_probs
 from include.training.rl.checks import freeze
 from include.training.rl.collect import Collected
@@ -19,6 +20,16 @@ from include.training.rl.update import Learner
 from include.training.scoring import AnswerScorer
 
 COUNTS = ("answers_dropped", "answers_made_again", "answers_kept_old")
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """Of one batch: the importance weight of each token (None where all answers are the present actor's), what is told of them, and of
+    each answer by an earlier actor how far sampler and trainer are apart under that actor's weights (`arithmetic.mean_ratio_gaps`)."""
+
+    weight_BT: Tensor | None
+    told: dict[str, float]
+    apart_B: Tensor
 
 
 class Ages:
@@ -43,22 +54,22 @@ class Ages:
     def totals(self) -> dict[str, float]:
         return {name: float(value) for name, value in self._counts.items()} if self._settings.lag is not None else {}
 
-    def weigh(
-        self, learner: Learner, plan: Plan, batch: Collected, now_BT: Tensor, mask_BT: Tensor
-    ) -> tuple[Tensor | None, dict[str, float]]:
-        """The importance weight of each token (None where all answers are the present actor's), and what is told of them.
+    def weigh(self, learner: Learner, plan: Plan, batch: Collected, now_BT: Tensor, mask_BT: Tensor) -> Weighed:
+        """What the answers of earlier actors weigh.
 
         behaviour_ratio_gap: largest |ratio − 1| between the log-probabilities the sampler reported and those that the trainer finds
         under the very version that drew the answer; the same model must give the same ones.
         """
         lag, lag_B = self._settings.lag, torch.tensor(batch.lags)
         if lag is None or not bool((lag_B > 0).any()):
-            return None, {}
+            return Weighed(None, {}, torch.zeros(len(lag_B)))
         sampler_BT = sampler_log_probs(batch.sampled)
-        gap = 0.0
+        gap, apart_B = 0.0, torch.zeros(len(lag_B))
         for age in sorted({age for age in batch.lags if age > 0}):
             of_age_BT = mask_BT * (lag_B == age)[:, None]
-            gap = max(gap, largest_ratio_gap(self._under(learner, plan, now_BT, batch, age), sampler_BT, of_age_BT))
+            under_BT = self._under(learner, plan, now_BT, batch, age)
+            gap = max(gap, largest_ratio_gap(under_BT, sampler_BT, of_age_BT))
+            apart_B += mean_ratio_gaps(under_BT, sampler_BT, of_age_BT)
         cap_B = torch.where(lag_B > lag.limit, 1.0, lag.weight_cap)
         weight_BT = torch.where((lag_B > 0)[:, None], truncated_weights(now_BT, sampler_BT, cap_B), torch.ones(()))
         seen = weight_BT[(mask_BT > 0) & (lag_B > 0)[:, None]]
@@ -66,7 +77,7 @@ class Ages:
         if len(seen):
             truncated = (seen >= cap_B[:, None].expand_as(mask_BT)[(mask_BT > 0) & (lag_B > 0)[:, None]]).double().mean()
             told |= {"importance_weight": float(seen.mean()), "importance_truncated_share": float(truncated)}
-        return weight_BT, told
+        return Weighed(weight_BT, told, apart_B)
 
     def _under(self, learner: Learner, plan: Plan, now_BT: Tensor, batch: Collected, age: int) -> Tensor:
         """B × T log-probabilities under the version that is `age` behind the present one."""

@@ -95,6 +95,15 @@ def largest_ratio_gap(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> float:
     return float((((new_BT - old_BT).exp() - 1).abs() * mask_BT).max()) if mask_BT.numel() else 0.0
 
 
+def mean_ratio_gaps(new_BT: Tensor, old_BT: Tensor, mask_BT: Tensor) -> Tensor:
+    """B: of each answer the mean over its tokens of exp|new − old| − 1; 0 where none counts.
+
+    NeMo-RL masks by the same figure (its `token_mult_prob_error`): a mean, as in bfloat16 one rare token may be far off by rounding alone.
+    """
+    apart_BT = ((new_BT - old_BT).abs().exp() - 1) * mask_BT
+    return apart_BT.sum(1) / mask_BT.sum(1).clamp(min=1)
+
+
 def explained_variance(value_BT: Tensor, return_BT: Tensor, mask_BT: Tensor) -> float:
     """1 − Var(R − V) / Var(R) over the mask: 1 is a perfect critic, 0 is no better than the mean."""
     centred_BT = (return_BT - masked_mean(return_BT, mask_BT)) * mask_BT

@@ -77,7 +77,7 @@ class Collector:
             rollout = Rollout(
                 rollout_id="",
                 prompt_id=self.prompts[row].prompt_id,
-                actor_checkpoint=self._actor(drawn.versions[index], drawn.updates[index]),
+                actor_checkpoint=self._actor(drawn, index),
                 reference_checkpoint=self.job.input_digest("reference"),
                 reward_model_checkpoint=rewards,
                 tokens=answer.tokens,
@@ -88,10 +88,13 @@ class Collector:
             written.append(Written(with_id(rollout, step + 1, index), answer.finish_reason, text, scored.missing))
         return written
 
-    def _actor(self, version: int, updates: int) -> dict[str, Any]:
-        """Which actor wrote an answer: its published version (the iterations behind it) and its optimiser steps."""
+    def _actor(self, drawn: Drawn, index: int) -> dict[str, Any]:
+        """Which actor wrote an answer: its published version (the iterations behind it), its optimiser steps, and a digest: the policy
+        artifact's of the very first one, else that of the published weights, where a generator draws with them."""
+        version, updates = drawn.versions[index], drawn.updates[index]
         actor = {"run_key": self.job.spec.key, "attempt": self.job.attempt, "published_version": version, "step": updates}
-        return actor if updates else {**actor, "digest": self.job.input_digest("policy")}
+        digest = drawn.digests.get(version) if updates else self.job.input_digest("policy")
+        return {**actor, "digest": digest} if digest else actor
 
 
 def encode_prompts(tokenizer: Any, prompts: Sequence[Prompt]) -> dict[str, tuple[Prompt, tuple[int, ...]]]:

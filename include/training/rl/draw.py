@@ -1,8 +1,8 @@
 """Drawing one iteration's answers: which prompts, with which seeds, in which portions. A function of the run's seed and nothing else."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from include.runtime.generation import Sampling, generate_batch
@@ -36,6 +36,7 @@ class DrawSettings:
 class Drawn:
     """One iteration's answers in the order of its prompts, each with the actor version that wrote it and the optimiser steps behind that.
 
+    digests: sha256 of the published weights by version, known to the first rank alone; {} where nothing is published.
     dropped: answers that were there and were not used (too old, or too late); made_again: those drawn anew by the trainer itself;
     kept_old: answers past the limit that are kept and weigh less.
     """
@@ -47,6 +48,7 @@ class Drawn:
     dropped: int = 0
     made_again: int = 0
     kept_old: int = 0
+    digests: Mapping[int, str] = field(default_factory=dict)
 
 
 def answer_seed(seed: int, step: int, index: int) -> int:

@@ -47,17 +47,18 @@ class GeneratorPlan:
 
 @dataclass(frozen=True)
 class Portion:
-    """Some answers of one iteration, all by one version of the actor."""
+    """Some answers of one iteration, all by one version of the actor. digest: of the published weights that drew them."""
 
     version: int
     updates: int
     answers: tuple[Sampled, ...]
+    digest: str | None = None
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> "Portion":
         """Of what `asdict` gave."""
         made = tuple(Sampled(tuple(a["prompt"]), tuple(a["tokens"]), tuple(a["log_probs"]), a["finish_reason"]) for a in body["answers"])
-        return cls(int(body["version"]), int(body["updates"]), made)
+        return cls(int(body["version"]), int(body["updates"]), made, body["digest"])
 
 
 class Exchange:
@@ -98,15 +99,26 @@ class Exchange:
     def versions(self) -> list[int]:
         return sorted(int(path.name[1:]) for path in (self.folder / "weights").iterdir() if path.name[1:].isdecimal())
 
-    def load(self, version: int, model: Any) -> int:
-        """Puts the weights of `version` into `model`; gives the optimiser steps behind them.
+    def digest(self, version: int) -> str:
+        """sha256 of a published version's weights, as they were written."""
+        return str(self._version(version)["sha256"])
+
+    def _version(self, version: int) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.folder / "weights" / f"v{version:05d}" / "version.json").read_text("utf-8"))
+        except OSError as error:
+            raise IntegrityError(f"version {version} of the actor is not in {self.folder / 'weights'}: {error}") from error
+        return found
+
+    def load(self, version: int, model: Any) -> tuple[int, str]:
+        """Puts the weights of `version` into `model`; gives the optimiser steps behind them, and their sha256.
 
         Raises:
             IntegrityError: they are not there (any more), are of other bytes, or of another model.
         """
         folder = self.folder / "weights" / f"v{version:05d}"
+        body = self._version(version)
         try:
-            body = json.loads((folder / "version.json").read_text("utf-8"))
             if (seen := sha256_file(folder / WEIGHTS)) != body["sha256"]:
                 raise IntegrityError(f"{folder / WEIGHTS} is corrupt: its bytes give {seen}, published was {body['sha256']}")
             weights = load_file(folder / WEIGHTS)
@@ -118,7 +130,7 @@ class Exchange:
         with torch.no_grad():
             for name, value in weights.items():
                 own[name].copy_(value)
-        return int(body["updates"])
+        return int(body["updates"]), seen
 
     def put_answers(self, iteration: int, number: int, portion: Portion) -> None:
         self._put(self._answers(iteration, number), asdict(portion))

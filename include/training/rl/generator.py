@@ -29,7 +29,7 @@ class Generator:
         self.exchange = exchange
         self.plan = plan
         self.model: Any = load_causal_lm(Path(plan.policy), plan.attention).to(compute_device())
-        self.version, self.updates = -1, 0
+        self.version, self.updates, self.digest = -1, 0, ""
         self._parent = os.getppid()
 
     @property
@@ -53,13 +53,13 @@ class Generator:
                 return
             self.refresh()
             answers = draw(self.model, self.plan.encoded, wanted, self.plan.draw)
-            self.exchange.put_answers(iteration, number, Portion(self.version, self.updates, tuple(answers)))
+            self.exchange.put_answers(iteration, number, Portion(self.version, self.updates, tuple(answers), self.digest))
 
     def refresh(self) -> None:
         """Takes the newest weights; one that goes away while it is read has a newer one behind it."""
         while (newest := self.exchange.versions()[-1]) != self.version:
             try:
-                self.updates = self.exchange.load(newest, self.model)
+                self.updates, self.digest = self.exchange.load(newest, self.model)
                 self.version = newest
             except IntegrityError:
                 if self.exchange.versions()[-1] == newest:

@@ -28,6 +28,15 @@ CHECKS: Mapping[str, tuple[str, ...]] = {
         "discount: is gamma 1.0, as the reward comes once for the whole answer?",
         "modes: actor and critic in train mode, reference and reward model in eval mode without gradients?",
     ),
+    "sampler": (
+        "weights: does the sampler hold the very version that its answers name?",
+        "precision, attention and temperature: the same for sampler and trainer?",
+        "limit: is it one for this precision (ratio_tolerance, ratio_tolerance_bf16)?",
+    ),
+    "modes": (
+        "chance: does a pass in train mode differ from one in eval mode (dropout)?",
+        "kernels: does the same pass twice give the same bits?",
+    ),
 }
 _FAMILY = {
     "reward_hacking": ("reward", "kl"),
@@ -35,7 +44,8 @@ _FAMILY = {
     "kl_negative": ("kl", "reward"),
     "kl_exploding": ("kl", "reward"),
     "ratio_exploding": ("kl", "reward"),
-    "ratio_at_lag_0": ("kl", "value"),
+    "ratio_at_lag_0": ("modes",),
+    "sampler_apart": ("sampler", "modes"),
     "value_loss_diverging": ("value",),
     "entropy_collapse": ("reward", "kl"),
     "length_explosion": ("reward", "kl"),
@@ -49,7 +59,8 @@ class GuardStop(GuardTripped):
     def __init__(self, guard: str, seen: str) -> None:
         checks = [check for family in _FAMILY[guard] for check in CHECKS[family]]
         listed = " ".join(f"({i}) {check}" for i, check in enumerate(checks, 1))
-        super().__init__(guard, f"{seen}. Check in this order: {listed} {LEVERS}")
+        levers = "" if "modes" in _FAMILY[guard] else f" {LEVERS}"
+        super().__init__(guard, f"{seen}. Check in this order: {listed}{levers}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,7 @@ class GuardLimits:
     kl_max: batch KL above it once, or above half of it `consecutive` times in a row.
     ratio_max: largest mean of an update's probability ratio, or 1 / it.
     missing_reward_share: largest share of answers without a finite reward in one batch.
+    masked_share: largest share of answers that are masked as sampler and trainer are apart (in bf16_autocast alone).
     value_loss_max: value loss above it; value_loss_factor: or above so many times the smallest batch's, if over value_loss_floor.
     entropy_min: nats a token, together with `distinct_share_min`: fewer different answers than this share of the batch.
     length_factor: mean answer length against the first batch's.
@@ -83,6 +95,7 @@ class GuardLimits:
     length_factor: float = 3.0
     hacking_reward: float = 1.0
     hacking_quality: float = 0.2
+    masked_share: float = 0.2
 
     def __post_init__(self) -> None:
         if self.kl_negative >= 0 or self.kl_noise < 0 or self.kl_max <= 0 or self.consecutive < 1:
@@ -141,9 +154,25 @@ class Guards:
             )
 
     def check_first_ratio(self, gap: float, tolerance: float) -> None:
-        """At lag 0 nothing has been learnt yet, so the first minibatch's ratio must be 1."""
+        """Before the first step nothing has been learnt from a batch, so the first minibatch's ratio must be 1."""
         if not gap <= tolerance:
             raise GuardStop("ratio_at_lag_0", f"largest |ratio - 1| of the first minibatch is {gap:.3g}, allowed is {tolerance:g}")
+
+    def check_sampler(self, gap: float, tolerance: float, whose: str) -> None:
+        """The log-probabilities that the sampler told must be those that the trainer finds under the same weights; `whose` they are."""
+        if not gap <= tolerance:
+            raise GuardStop(
+                "sampler_apart", f"largest |ratio - 1| between sampler and trainer under {whose} is {gap:.3g}, allowed is {tolerance:g}"
+            )
+
+    def check_apart(self, masked: int, total: int, tolerance: float) -> None:
+        """Too many answers whose sampler and trainer are apart: what is left of the batch is no fair part of it."""
+        if total and masked / total > self.limits.masked_share:
+            raise GuardStop(
+                "sampler_apart",
+                f"{masked} of {total} answers are masked, as sampler and trainer are apart by more than {tolerance:g} a token; "
+                f"the limit is a share of {self.limits.masked_share:g}",
+            )
 
     def check(self, batch: BatchFigures) -> None:
         """After a batch's update. Raises GuardStop naming the guard."""

@@ -9,6 +9,7 @@ advantages, normalisers and guards are those of one rank.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,8 +26,8 @@ from include.training.examples.heldout import answer_check
 from include.training.loop import StepResult, run_steps
 from include.training.model_io import load_tokenizer, save_model
 from include.training.rl.actor import MakeActorEngine
-from include.training.rl.ages import Ages
-from include.training.rl.arithmetic import gae, largest_ratio_gap, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.rl.ages import Ages, Weighed
+from include.training.rl.arithmetic import gae, largest_ratio_gap, masked_mean, mean_ratio_gaps, sequence_kl, token_rewards, whiten
 from include.training.rl.batch import Plan, answer_mask, sampler_log_probs
 from include.training.rl.checks import check_same_sequence
 from include.training.rl.collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
@@ -41,6 +42,14 @@ from include.training.rl.update import Learner, Lesson, Looked, critic_quality
 from include.transforms.datasets_io import read_rows
 
 QUANTILES = (0.05, 0.5, 0.95)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What sampler and trainer say of the same answers: 1 for each answer that may be learnt from, and the figures."""
+
+    fair_B: torch.Tensor
+    told: dict[str, float]
 
 
 class PpoTrainer:
@@ -83,10 +92,9 @@ class PpoTrainer:
         """Rewards, advantages and returns of a batch, and what is told of them."""
         settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
         looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
-        self._check_sampler(batch, looked, mask_BT)
-        weight_BT, aged = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
-        if settings.precision == "fp32":
-            self.guards.check_first_ratio(aged.get("behaviour_ratio_gap", 0.0), settings.ratio_tolerance)
+        weighed = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
+        compared = self._compared(batch, looked, mask_BT, weighed)
+        mask_BT = mask_BT * compared.fair_B[:, None]
         ratio_BT = (looked.old_BT - looked.reference_BT) * mask_BT
         score_B = torch.tensor([0.0 if scored.missing else scored.score for scored in batch.scored])
         reward_BT = token_rewards(score_B, ratio_BT, mask_BT, self.kl.coefficient)
@@ -95,23 +103,38 @@ class PpoTrainer:
         told = {
             "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
             "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
-            **aged,
+            **weighed.told,
+            **compared.told,
             **_quantiles("score", score_B[mask_BT.any(1)]),
             **_quantiles("kl", ratio_BT.sum(1)[mask_BT.any(1)]),
             **_quantiles("advantage", seen.advantage_BT[mask_BT > 0]),
         }
-        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weight_BT), told
+        return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weighed.weight_BT), told
 
-    def _check_sampler(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor) -> None:
-        """In float32 the trainer must find the very log-probabilities with which the sampler drew; at lag 0 they are the present ones."""
+    def _compared(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor, weighed: Weighed) -> "Compared":
+        """The trainer must find the log-probabilities with which the sampler drew: at lag 0 the present ones, else those under the version
+        that drew the answer. In float32 more than rounding stops the run; in bfloat16, where rounding is large, an answer that is too far
+        off is masked, and too many of them stop the run."""
+        settings, sampler_BT = self.settings, sampler_log_probs(batch.sampled)
         own_BT = mask_BT * (torch.tensor(batch.lags) == 0)[:, None]
-        self.sampler_gap = largest_ratio_gap(looked.old_BT, sampler_log_probs(batch.sampled), own_BT)
-        if self.settings.precision == "fp32":
-            self.guards.check_first_ratio(self.sampler_gap, self.settings.ratio_tolerance)
+        told = {"sampler_ratio_gap": largest_ratio_gap(looked.old_BT, sampler_BT, own_BT)}
+        counted_B = mask_BT.any(1)
+        if settings.precision == "fp32":
+            self.guards.check_sampler(told["sampler_ratio_gap"], settings.ratio_tolerance, "the present weights")
+            earlier = weighed.told.get("behaviour_ratio_gap", 0.0)
+            self.guards.check_sampler(earlier, settings.ratio_tolerance, "the earlier weights that drew the answers")
+            return Compared(counted_B.to(mask_BT.dtype), told)
+        apart_B = mean_ratio_gaps(looked.old_BT, sampler_BT, own_BT) + weighed.apart_B
+        fair_B = apart_B <= settings.ratio_tolerance_bf16  # of what is no number this says no
+        masked = int((counted_B & ~fair_B).sum())
+        self.guards.check_apart(masked, int(counted_B.sum()), settings.ratio_tolerance_bf16)
+        largest = float(apart_B[counted_B].max()) if bool(counted_B.any()) else 0.0
+        return Compared(fair_B.to(mask_BT.dtype), {**told, "sampler_mean_gap": largest, "answers_masked": float(masked)})
 
     def _first(self, gap: float, figures: dict[str, float]) -> None:
-        figures |= {"first_ratio_gap": gap, "sampler_ratio_gap": self.sampler_gap}
-        self.guards.check_first_ratio(gap, self.settings.ratio_tolerance)
+        figures["first_ratio_gap"] = gap
+        settings = self.settings
+        self.guards.check_first_ratio(gap, settings.ratio_tolerance if settings.precision == "fp32" else settings.ratio_tolerance_bf16)
 
     def _guard(self, step: int, figures: Mapping[str, float]) -> None:
         seen = BatchFigures(
@@ -180,7 +203,10 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
             f"config.minibatch {settings.minibatch} cannot be shared equally by {job.ranks.count} ranks: set it to a multiple, or change job.tasks"
         )
     tokenizer = load_tokenizer(job.input("policy"))
-    prompts, unreadable = usable_prompts(_prompts(job), settings.reward)
+    usable = usable_prompts(_prompts(job), settings.reward)
+    if said := usable.words(settings.reward):
+        job.warn(said)
+    prompts = usable.prompts
     models = Models.load(job, settings)
     actor, members = models.actor, models.members
     pad_id = pad_id_of(tokenizer)
@@ -220,9 +246,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         **before,
         **after,
     }
-    job.complete(
-        {**metrics, "prompts": float(len(prompts)), "prompts_unreadable": float(unreadable)}, {"rollouts": counts}, outcome.stop_reason
-    )
+    job.complete({**metrics, **usable.metrics()}, {"rollouts": counts}, outcome.stop_reason)
 
 
 def _prompts(job: Job) -> list[Prompt]:

@@ -1,5 +1,6 @@
 """From an answer to its score: reward models, each normalised by its own statistics, put together and clipped; then the
-verifier and the length penalty on top. Every part is recorded. A missing part makes the reward missing, never 0."""
+verifier, for prompts with a reference, and the length penalty on top. Every part is recorded. A missing part makes the reward
+missing, never 0."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,7 @@ class RewardScorer:
         parts["length_penalty"] = -self._mix.length_penalty * used
         score = parts["length_penalty"] + (self._mix.model_weight * model if self._mix.model_weight else 0.0)
         right, in_form = self._verify(answer)
-        if self._mix.verifier_weight:
+        if self._mix.verifier_weight and answer.prompt.reference is not None:
             parts["verifier"] = verifier_score(right, in_form)
             score += self._mix.verifier_weight * parts["verifier"]
         parts["score"] = score
@@ -119,17 +120,49 @@ def verifier_score(right: bool | None, in_form: bool | None) -> float:
     return (4 * right + 2 * bool(in_form)) / 3 - 1
 
 
-def usable_prompts(prompts: Sequence[Prompt], mix: RewardMix) -> tuple[list[Prompt], int]:
-    """Prompts that can be rewarded, and how many cannot: with a weighed verifier, those whose reference it cannot read.
+@dataclass(frozen=True)
+class Usable:
+    """Prompts that can be rewarded. unreadable: left out, as the verifier cannot read their reference; unverified: among `prompts`
+    without a reference, and so scored by the reward model alone; unscored: left out, as only a verifier is weighed."""
+
+    prompts: list[Prompt]
+    unreadable: int = 0
+    unverified: int = 0
+    unscored: int = 0
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "prompts": float(len(self.prompts)),
+            "prompts_unreadable": float(self.unreadable),
+            "prompts_without_reference": float(self.unverified + self.unscored),
+        }
+
+    def words(self, mix: RewardMix) -> str | None:
+        """What of it is to be warned of; None where every prompt is rewarded as the recipe says."""
+        told = []
+        if self.unreadable:
+            told.append(f"{self.unreadable} prompts are left out: the verifier cannot read their reference")
+        if self.unscored:
+            told.append(f"{self.unscored} prompts are left out: they have no reference, and reward.model_weight is 0")
+        if mix.verifier_weight and self.unverified == len(self.prompts):
+            told.append(f"no prompt has a reference: reward.verifier_weight {mix.verifier_weight:g} adds to no reward")
+        return "; ".join(told) or None
+
+
+def usable_prompts(prompts: Sequence[Prompt], mix: RewardMix) -> Usable:
+    """Prompts that can be rewarded by what is weighed.
 
     Raises:
-        RewardError: a verifier is weighed and no prompt is left.
+        RewardError: none is left.
     """
     if not mix.verifier_weight:
-        return list(prompts), 0
-    kept = [p for p in prompts if p.reference is not None and verify(p.reference, "").right is not None]
+        return Usable(list(prompts), unverified=sum(p.reference is None for p in prompts))
+    bare = sum(p.reference is None for p in prompts)
+    kept = [p for p in prompts if (mix.model_weight if p.reference is None else verify(p.reference, "").right is not None)]
     if not kept:
         raise RewardError(
-            f"reward.verifier_weight is {mix.verifier_weight}, and none of {len(prompts)} prompts has a reference the verifier reads"
+            f"reward.verifier_weight is {mix.verifier_weight:g}, reward.model_weight {mix.model_weight:g}, and none of {len(prompts)} prompts "
+            f"can be rewarded: {bare} have no reference, of {len(prompts) - bare} the verifier cannot read it"
         )
-    return kept, len(prompts) - len(kept)
+    unscored = 0 if mix.model_weight else bare
+    return Usable(kept, len(prompts) - len(kept) - unscored, bare - unscored, unscored)

@@ -34,6 +34,7 @@ KEYS = [
     "betas",
     "max_length",
     "ratio_tolerance",
+    "ratio_tolerance_bf16",
     "guards",
     "eval_rows",
     "generation",
@@ -44,7 +45,10 @@ COMBINE = ("mean", "minimum")
 
 @dataclass(frozen=True)
 class RewardMix:
-    """score = model_weight × clip(combined normalised rewards) + verifier_weight × verifier − length_penalty × used share of max_new_tokens."""
+    """score = model_weight × clip(combined normalised rewards) + verifier_weight × verifier − length_penalty × used share of max_new_tokens.
+
+    The verifier's part belongs to prompts with a reference; the others have the rest.
+    """
 
     model_weight: float
     verifier_weight: float
@@ -57,7 +61,7 @@ class RewardMix:
         section.only("model_weight", "verifier_weight", "length_penalty", "clip", "combine")
         mix = cls(
             section.number("model_weight", 1.0),
-            section.number("verifier_weight", 0.0),
+            section.number("verifier_weight", 1.0),
             section.number("length_penalty", 0.0),
             section.number("clip", 5.0),
             section.text("combine", COMBINE, "mean"),
@@ -126,6 +130,7 @@ class PpoSettings:
     precision: str
     attention: str
     ratio_tolerance: float
+    ratio_tolerance_bf16: float
     reward: RewardMix
     lag: LagSettings | None = None
 
@@ -151,6 +156,7 @@ class PpoSettings:
             precision=config.text("precision", ("fp32", "bf16_autocast"), "fp32"),
             attention=config.text("attention", ("sdpa", "eager"), "sdpa"),
             ratio_tolerance=config.number("ratio_tolerance", 1e-4),
+            ratio_tolerance_bf16=config.number("ratio_tolerance_bf16", 0.2),
             reward=RewardMix.of(config.section("reward", {})),
             lag=LagSettings.of(config),
         )

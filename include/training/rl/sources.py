@@ -123,7 +123,8 @@ class GeneratorSource:
             versions += [portion.version] * len(part)
             steps += [portion.updates] * len(part)
         rows = [row for part in wanted for row, _ in part]
-        return Drawn(rows, answers, versions, steps, taken.dropped, len(missing), taken.kept_old)
+        digests = {version: self.exchange.digest(version) for version in set(versions)} if self.job.ranks.main else {}
+        return Drawn(rows, answers, versions, steps, taken.dropped, len(missing), taken.kept_old, digests)
 
     def _take(self, step: int, actor: Any, updates: int, wanted: Sequence[Sequence[tuple[int, int]]]) -> Taken:
         """What came in time and is not too old."""
@@ -146,7 +147,7 @@ class GeneratorSource:
             for number in [n for n in range(len(wanted)) if n not in came]:
                 portion = exchange.answers(step, number)
                 if portion is not None:
-                    self._check(portion, wanted[number], step)
+                    self._check(exchange, portion, wanted[number], step)
                     came[number] = portion
                     until = time.monotonic() + self.lag.wait_s
             if not ready and exchange.is_ready:
@@ -156,13 +157,17 @@ class GeneratorSource:
             time.sleep(POLL_S)
         return came
 
-    def _check(self, portion: Portion, wanted: Sequence[tuple[int, int]], step: int) -> None:
-        """A portion is the answers to its very prompts, each token with its log-probability, by a version there has been."""
+    def _check(self, exchange: Exchange, portion: Portion, wanted: Sequence[tuple[int, int]], step: int) -> None:
+        """A portion is the answers to its very prompts, each token with its log-probability, by a version there has been, in its very bytes."""
         prompts = [tuple(self.own.encoded[row]) for row, _ in wanted]
         if [answer.prompt for answer in portion.answers] != prompts or not 0 <= portion.version <= step:
             raise IntegrityError(f"iteration {step + 1}: the generator gave answers to other prompts, or of version {portion.version}")
         if any(len(a.tokens) != len(a.log_probs) or not a.tokens for a in portion.answers):
             raise IntegrityError(f"iteration {step + 1}: the generator gave tokens without their log-probabilities")
+        if portion.version in exchange.versions() and portion.digest != (own := exchange.digest(portion.version)):
+            raise IntegrityError(
+                f"iteration {step + 1}: the generator drew with weights {portion.digest} as version {portion.version}, published was {own}"
+            )
 
     def _too_old(self, step: int, portion: Portion, exchange: Exchange) -> bool:
         """Past the limit, or by a version that is gone, so that nobody can say with which probabilities it was drawn."""
