@@ -15,6 +15,7 @@ def add_to(commands: Any) -> None:
     lineage = command(commands, "lineage", _lineage, "where something came from", ("ref", REFS), json_too=True)
     lineage.add_argument("--all", action="store_true", help="each writing of the same content on a line of its own")
     command(commands, "impact", _impact, "everything that came from something", ("ref", REFS), json_too=True)
+    command(commands, "cost", _cost, "what something has cost: job and GPU hours of all it came from", ("ref", REFS), json_too=True)
     command(commands, "gates", _gates, "gate reports of a DAG run, of a deployment or of a champion", ("ref", "a DAG run's id, or " + REFS))
     command(
         commands, "ledger", _ledger, "checks the ledger's chain and shows the history of a name", ("name", "registered name"), optional=True
@@ -37,6 +38,15 @@ def _impact(options: argparse.Namespace) -> int:
     catalog = open_catalog()
     found = catalog.lineage.impact(full_ref(catalog, options.ref))
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_impact(found))
+    return 0
+
+
+def _cost(options: argparse.Namespace) -> int:
+    from include.stores.catalog.cost import render_cost
+
+    catalog = open_catalog()
+    found = catalog.costs.of(full_ref(catalog, options.ref))
+    print(json.dumps(found.to_json(), indent=1) if options.json else render_cost(found))
     return 0
 
 

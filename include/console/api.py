@@ -25,6 +25,14 @@ def impact(ref: str) -> dict[str, Any]:
     return found
 
 
+@router.get("/cost")
+def cost(ref: str) -> dict[str, Any]:
+    """Job and GPU seconds of every stage run that `ref` came from, of all attempts and of those before the last."""
+    opened = catalog()
+    found: dict[str, Any] = opened.costs.of(full_ref(opened, ref)).to_json()
+    return found
+
+
 @router.get("/releases")
 def released() -> list[dict[str, Any]]:
     """Every registered name with its aliases, as the ledger has them."""

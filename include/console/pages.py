@@ -85,14 +85,16 @@ def _tree(request: Request, title: str, action: str, ref: str, text: Any) -> HTM
 
 @router.get("/deployments/{digest}")
 def deployment(request: Request, digest: str) -> HTMLResponse:
-    """All that was judged and decided about a deployment."""
+    """All that was judged and decided about a deployment, and what it has cost."""
+    from include.stores.catalog.cost import render_cost
+
     opened = catalog()
     body = opened.releases.deployment(digest)
     reports = [(row, table(report_from(row.body))) for row in opened.measurements.reports_of(digest)]
     rows = [row for row in ledger_rows(opened, None)["rows"] if row["payload"].get("deployment") == digest]
     dossiers = [(found, opened.releases.decision(found.digest)) for found in opened.releases.dossiers_of(digest)]
-    tainted = opened.releases.tainted(digest)
-    return _page(request, "deployment.html", digest=digest, body=body, tainted=tainted, reports=reports, rows=rows, dossiers=dossiers)
+    facts = {"tainted": opened.releases.tainted(digest), "cost": render_cost(opened.costs.of(f"deployment:{digest}"))}
+    return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows, dossiers=dossiers, **facts)
 
 
 @router.get("/ledger")

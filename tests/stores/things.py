@@ -54,16 +54,16 @@ def spec(stage: str = "sft", *, inputs: dict[str, str] | None = None, **changes:
     return RunSpec(**(body | changes))
 
 
-def report(key: str, attempt: str, outputs: dict[str, Manifest], outcome: str = "complete") -> dict[str, Any]:
+def report(key: str, attempt: str, outputs: dict[str, Manifest], outcome: str = "complete", **metrics: float) -> dict[str, Any]:
     digests = {name: made.digest for name, made in outputs.items()}
-    return Report(key, attempt, outcome, "last_step", 0, 10, 10, {"loss": 1.5}, digests).to_json()
+    return Report(key, attempt, outcome, "last_step", 0, 10, 10, {"loss": 1.5, **metrics}, digests).to_json()
 
 
-def commit(catalog: Catalog, asked: RunSpec, outputs: dict[str, Manifest], attempt: str = "1-7.0") -> Committed:
+def commit(catalog: Catalog, asked: RunSpec, outputs: dict[str, Manifest], attempt: str = "1-7.0", **metrics: float) -> Committed:
     """Plans and commits one attempt."""
     catalog.runs.plan(asked)
     plain = {name: made.to_json() for name, made in outputs.items()}
-    return catalog.runs.commit_attempt(asked.key, attempt, report(asked.key, attempt, outputs), plain, STORE)
+    return catalog.runs.commit_attempt(asked.key, attempt, report(asked.key, attempt, outputs, **metrics), plain, STORE)
 
 
 def info(dataset_id: str, content: object, **more: Any) -> dict[str, Any]:
