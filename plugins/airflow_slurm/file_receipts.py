@@ -131,6 +131,11 @@ class FileReceipts:
         found = [self.get(name["key"]) for name in names if name is not None]
         return [submission for submission in found if submission is not None]
 
+    def keys(self) -> list[str]:
+        """See :meth:`airflow_slurm.receipts.KeepsKeys.keys`."""
+        names = [_read(folder / "key.json") for folder in sorted(self.root.iterdir())]
+        return [name["key"] for name in names if name is not None]
+
     def last_view(self, key: str, n: int) -> JobView | None:
         """The last that :meth:`observe` kept of a submission."""
         value = _read(self._folder(key) / str(n) / "view.json")

@@ -11,7 +11,7 @@ dotted path and a JSON config, since both are rebuilt in other processes: see :f
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -154,6 +154,14 @@ class KeepsHistory(Protocol):
     def history(self, key: str) -> list[dict[str, Any]]:
         """All submissions of a key, oldest first, as :class:`Record` in JSON: ``receipt``, ``view`` and ``end`` as they were
         written, or None; ``since`` in seconds since the epoch."""
+
+
+@runtime_checkable
+class KeepsKeys(Protocol):
+    """What a store does besides, so that the reconciler can tell jobs that it once knew from those of another Airflow under the same login."""
+
+    def keys(self) -> Iterable[str]:
+        """Every key that was ever claimed, its submissions closed or not."""
 
 
 @runtime_checkable

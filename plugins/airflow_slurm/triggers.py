@@ -11,17 +11,15 @@ from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_slurm.errors import UnknownOutcome
-from airflow_slurm.hook import SlurmHook
+from airflow_slurm.owners import TERMINAL_STATES
 from airflow_slurm.receipts import Owner
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Snapshot, hub_of, snapshots
 from airflow_slurm.watch.waiting import Wait, as_json, due
+from airflow_slurm.work.shared import shared_client
 from airflow_slurm.work.stop import StopPolicy, give_up
 
 __all__ = ["ClusterTrigger", "SlurmJobTrigger", "SubmitLaterTrigger", "Wait", "as_json", "due", "first_event", "task_state"]
-
-#: States of a task in which nobody waits for its job any more.
-TERMINAL_STATES = frozenset({"success", "failed", "skipped", "removed", "upstream_failed"})
 
 #: Work that on_kill left behind: it has about a second, a polite stop takes longer. The loop keeps weak references only.
 _DETACHED: set[asyncio.Task[None]] = set()
@@ -104,7 +102,8 @@ class SlurmJobTrigger(ClusterTrigger):
     async def on_kill(self) -> None:
         """A person acted on the task, or nobody did: this also comes late and uncalled, so the task's state decides.
 
-        There is about one second; the rest goes on by itself, and the reconciler does it if this process dies.
+        There is about one second; the rest goes on by itself, over one connection and with one look for all that are over at the time, and
+        the reconciler does it if this process dies.
         """
         task = asyncio.create_task(self._give_up_if_over())
         _DETACHED.add(task)
@@ -118,7 +117,7 @@ class SlurmJobTrigger(ClusterTrigger):
                 self.log.info("Task is %s: job %s is left alone.", state or "not known", wait.job_id)
                 return
             policy = StopPolicy(**wait.stop)
-            async with SlurmHook(self.slurm_conn_id).get_client() as client:
+            async with shared_client(self.slurm_conn_id) as client:
                 view = await give_up(client, wait.store(), wait.key, wait.owner, wait.job_name, policy, by="on_kill")
             self.log.info(
                 "Task is %s: %s", state, view.describe() if view else f"job {wait.job_id} was left to its other owners, or had ended"

@@ -129,8 +129,10 @@ class SlurmClient:
         answer = await self._ask(commands.squeue(self._site.cluster, name, holds=holds))
         return _without_components(parse.queue_rows(answer, holds))
 
-    async def queue_of_all(self, *, ids: Sequence[str] = (), name: str | None = None, holds: bool = False) -> list[parse.QueueRow]:
-        """Jobs of any user that the controller still knows and shows: some ids, or one name. Unknown ids are passed over."""
+    async def queue_of_all(
+        self, *, ids: Sequence[str] = (), name: str | Sequence[str] | None = None, holds: bool = False
+    ) -> list[parse.QueueRow]:
+        """Jobs of any user that the controller still knows and shows: some ids, or some names. Unknown ids are passed over."""
         try:
             answer = await self._ask(commands.squeue(self._site.cluster, name, ids=ids, all_users=True, holds=holds))
         except CommandRefused as error:
@@ -140,11 +142,17 @@ class SlurmClient:
         return parse.queue_rows(answer, holds)
 
     async def accounting(
-        self, since: float, *, ids: Sequence[str] = (), name: str | None = None, all_users: bool = False, steps: bool = False
+        self,
+        since: float,
+        *,
+        ids: Sequence[str] = (),
+        name: str | Sequence[str] | None = None,
+        all_users: bool = False,
+        steps: bool = False,
     ) -> list[parse.AccountingRow]:
         """All incarnations of some jobs since a time, oldest first for each job.
 
-        :param steps: a job whose steps accounting knows ``ran``, whatever its own line says.
+        :param name: one name, or several. :param steps: a job whose steps accounting knows ``ran``, whatever its own line says.
         :raises AccountingDisabled: the site keeps none. :raises AccountingUnreachable: it does not answer.
         """
         rows: list[parse.AccountingRow] = []
@@ -159,18 +167,24 @@ class SlurmClient:
 
         A whole answer: both could be read, or the site keeps no accounting.
         """
-        queued = whole_jobs(row for row in await self.queue(name) if row.name == name)
-        found: dict[str, parse.QueueRow | parse.AccountingRow] = {row.job_id: row for row in queued}
+        return (await self.find_by_names([name], since))[name]
+
+    async def find_by_names(self, names: Sequence[str], since: float) -> dict[str, list[parse.QueueRow | parse.AccountingRow]]:
+        """The same of several names, asked for together."""
+        found: dict[str, dict[str, parse.QueueRow | parse.AccountingRow]] = {name: {} for name in names}
+        queued = await self.queue(names[0] if len(names) == 1 else None)
+        for row in whole_jobs(row for row in queued if row.name in found):
+            found[row.name][row.job_id] = row
         try:
             # A day of margin: the cluster's clock and ours may differ.
-            recorded = await self.accounting(since - 86400, name=name)
+            recorded = await self.accounting(since - 86400, name=names)
         except AccountingDisabled:
             recorded = []
-        for row in whole_jobs(row for row in recorded if row.name == name):
+        for old in whole_jobs(row for row in recorded if row.name in found):
             # One that only accounting lets wait is a job that the controller lost when it died.
-            if row.state.info.phase is not Phase.WAITING:
-                found.setdefault(row.job_id, row)
-        return sorted(found.values(), key=lambda row: _id_order(row.job_id))
+            if old.state.info.phase is not Phase.WAITING:
+                found[old.name].setdefault(old.job_id, old)
+        return {name: sorted(rows.values(), key=lambda row: _id_order(row.job_id)) for name, rows in found.items()}
 
     async def release(self, job_id: str, cluster: str | None = None) -> None:
         """Lift a hold."""

@@ -80,9 +80,14 @@ def sbatch_held(job_name: str, cluster: str | None = None) -> list[str]:
 
 
 def squeue(
-    cluster: str | None = None, name: str | None = None, *, ids: Sequence[str] = (), all_users: bool = False, holds: bool = False
+    cluster: str | None = None,
+    name: str | Sequence[str] | None = None,
+    *,
+    ids: Sequence[str] = (),
+    all_users: bool = False,
+    holds: bool = False,
 ) -> list[str]:
-    """All jobs of this user that the controller still knows, ended ones included; or those of one name, or of some ids.
+    """All jobs of this user that the controller still knows, ended ones included; or those of one name or several, or of some ids.
 
     :param all_users: other users' too, where the site shows them; with a name or ids only.
     :param holds: with :data:`HOLD_COLUMNS`.
@@ -92,7 +97,7 @@ def squeue(
     delimited = QUEUE_COLUMNS[:-1] + (HOLD_COLUMNS if holds else ())
     columns = ",".join(f"{column}:{DELIMITER}" for column in delimited) + f",{QUEUE_COLUMNS[-1]}:"
     chosen = [] if all_users else ["--me"]
-    chosen += [f"--name={check_job_name(name)}"] if name else []
+    chosen += [_names_option(name)] if name else []
     chosen += [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else []
     return ["squeue", "--noheader", "--states=all", *chosen, f"--Format={columns}", *clusters_option(cluster)]
 
@@ -101,7 +106,7 @@ def sacct(
     since: float,
     *,
     ids: Sequence[str] = (),
-    name: str | None = None,
+    name: str | Sequence[str] | None = None,
     cluster: str | None = None,
     all_users: bool = False,
     steps: bool = False,
@@ -113,7 +118,7 @@ def sacct(
     """
     if not ids and not name:
         raise ValueError("sacct needs job ids or a name: without either it lists everybody's day")
-    chosen = [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else [f"--name={check_job_name(name or '')}"]
+    chosen = [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else [_names_option(name or "")]
     return [
         "sacct",
         *([] if steps else ["--allocations"]),
@@ -226,6 +231,10 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
         steps.append(f'[ "$code" -eq 0 ] || exit 0; {"; ".join(_marked(shlex.join(then), mark + "T"))}')
     script = "; ".join(steps)
     return "/bin/sh -c " + shlex.quote(script)
+
+
+def _names_option(name: str | Sequence[str]) -> str:
+    return f"--name={','.join(check_job_name(one) for one in ([name] if isinstance(name, str) else name))}"
 
 
 def _marked(command: str, mark: str) -> list[str]:

@@ -16,6 +16,8 @@ from airflow_slurm.truth.view import JobView
 
 #: In how many looks in a row a reason that never clears has to be seen.
 LOOKS_TO_BELIEVE = 3
+#: For so long past the task's time a job that is about to end may do so, in seconds: longer than any doubt about its end lasts.
+ENDING_GRACE_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:
         if view.cause == NO_ACCOUNTING or (view.unknown_since is not None and now - view.unknown_since >= wait.max_unknown_s):
             return "unknown"
         return None
-    if wait.deadline is not None and now >= wait.deadline:
+    # What has left the queue has ended: how, accounting will say. Only a job that stays like that, such as one that Slurm can't clean up, counts.
+    grace_s = ENDING_GRACE_S if view.phase is Phase.ENDING else 0.0
+    if wait.deadline is not None and now >= wait.deadline + grace_s:
         return "timed_out"
     if never_starts(view, now):
         return "never_starts"
@@ -97,17 +101,23 @@ def never_starts(view: JobView, now: float) -> bool:
 
 
 def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None:
-    """The same for an array: it has ended when all its tasks have, is unknown when nothing else is left to wait for, and
-    has waited too long while none of its tasks has started. It never starts when that is true of all that are left."""
+    """The same for an array: it has ended when all its tasks have, and its time is over while any of them could still be given up, whatever
+    is unknown of others. It is unknown when nothing else is left to wait for. It has waited too long while none of its tasks has started,
+    and never starts when that is true of all that are left."""
     found = {due(view, wait, now) for view in views}
     still_open = found - {"ended"}
     if not still_open:
         return "ended"
-    if still_open == {"never_starts", "unknown"}:
-        return "never_starts"
-    if len(still_open) > 1 or (still_open == {"waited_too_long"} and "ended" in found):
+    if "timed_out" in still_open:
+        return "timed_out"
+    # What stays unknown stops nobody from deciding about the others.
+    left = still_open - {"unknown"} or still_open
+    if None in left:
         return None
-    return still_open.pop()
+    if len(left) == 1 and left != {"waited_too_long"}:
+        return left.pop()
+    # All that are left wait for their start; if others have started, some of them may still.
+    return None if "ended" in found else "waited_too_long"
 
 
 def as_json(wait: Wait) -> dict[str, Any]:

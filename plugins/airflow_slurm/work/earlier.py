@@ -14,9 +14,9 @@ from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.requests import Done, JobRequest, is_other_work, who
 from airflow_slurm.slurm.reasons import in_words
-from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import JobView
-from airflow_slurm.work.stop import StopPolicy, give_up, look
+from airflow_slurm.work.looking import look
+from airflow_slurm.work.stop import StopPolicy, give_up
 
 log = structlog.get_logger(__name__)
 
@@ -71,18 +71,22 @@ def settle_hold(state: Mapping[str, Any], *, lift: bool) -> None:
     SlurmHook(state["conn_id"]).run(once)
 
 
-def has_started(state: Mapping[str, Any]) -> bool:
-    """Whether a job that looked as if it waited does not wait any more."""
+def look_again(state: Mapping[str, Any]) -> JobView:
+    """What the cluster says of a job at this moment: since the trigger's last look it may have started, or ended.
+
+    :raises Unreachable: if nobody could be asked.
+    """
     receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
-    view = SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
-    return view.phase is not Phase.WAITING
+    return SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
 
 
 def given_up(view: JobView, why: str) -> JobFailed:
     """The error of a task that does not wait for its job any more; ``why`` is the event of its trigger."""
     if why == "timed_out":
         return JobFailed(f"{view.describe()}: the task's execution_timeout is over, and the job was given up.", cause=why)
-    said = "it waited longer than max_wait_s for its start and was given up"
+    said = "it waited longer for its start than it may (max_wait_s) and was given up"
+    if view.reason_in_words:
+        said += f" ({view.reason}: {view.reason_in_words})"
     if why == "never_starts":
         said = f"it would never have started, and was given up ({in_words(view.reason)}). Change the request, or choose another cluster"
     return JobFailedForGood(f"{view.describe()}: {said}.", retryable=False, cause=why)

@@ -6,11 +6,13 @@ Every step may run in another process: what one has to tell the next travels in 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_slurm.errors import (
     JobFailed,
@@ -21,6 +23,7 @@ from airflow_slurm.errors import (
     SubmissionUncertain,
     SubmitBusy,
     UnknownOutcome,
+    UnreadableAnswer,
     Unreachable,
 )
 from airflow_slurm.hook import SlurmHook
@@ -34,7 +37,8 @@ from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.accepted import accepted_before, round_of
-from airflow_slurm.work.earlier import given_up, has_started, leave_earlier, let_go, settle_hold
+from airflow_slurm.work.earlier import given_up, leave_earlier, let_go, look_again, settle_hold
+from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
 from airflow_slurm.work.stop import NotEnded
 from airflow_slurm.work.submit import Submitted, submit
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 STATE_KEY = "slurm_submission"
 #: So long a job that ended waits for somebody to look at what it made, where the cluster does not answer.
 ACCEPT_WITHIN_S = 3600.0
-_LATER = (SubmitBusy, SubmissionUncertain, Unreachable, NotEnded)
+_LATER = (SubmitBusy, SubmissionUncertain, Unreachable, UnreadableAnswer, NotEnded)
 
 
 class JobSteps(BaseOperator):
@@ -58,6 +62,9 @@ class JobSteps(BaseOperator):
     slurm_conn_id: str
     deferrable: bool
     follow_log: bool
+    #: What this very process claimed and waits for: another process has its own, or none. And whether its task was found to be over.
+    _claim: dict[str, Any] | None = None
+    _over = False
 
     # -- what a subclass says
 
@@ -88,6 +95,8 @@ class JobSteps(BaseOperator):
         request_state = event["request_state"] if request_state is None else request_state
         view = JobView.from_json(event["view"])
         request_state["tasks"] = event.get("tasks", {})
+        if view.ended:
+            self._claim = None  # there is nothing to end: a next try takes what it made
         self._seen = facts_of(request_state, view)
         self.log.info("Slurm: %s", view.describe())
         if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
@@ -114,6 +123,11 @@ class JobSteps(BaseOperator):
         """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""
         return self.execute_complete(context, ended, request_state)
 
+    def on_kill(self) -> None:
+        """This process is told to end, or its ``execution_timeout`` is over: asks for the end of the job that it waits for. See :mod:`.killed`."""
+        if self._claim is not None:
+            leave(self._claim, timed_out=isinstance(sys.exc_info()[1], AirflowTaskTimeout), over=lambda: setattr(self, "_over", True))
+
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Asked by OpenLineage's provider, in the process in which the task has just ended, well or not."""
         return lineage_of(getattr(self, "_seen", None))
@@ -121,6 +135,8 @@ class JobSteps(BaseOperator):
     # -- how it is done
 
     def _start(self, context: Context, progress: dict[str, Any]) -> Any:
+        if self._over:
+            raise JobFailed("The task was ended: nothing is submitted any more.", cause="given_up")
         request, owner, kept = self.prepare(context), owner_of(context), context["task_state_store"]
         previous = kept.get(STATE_KEY)
         try:
@@ -161,7 +177,12 @@ class JobSteps(BaseOperator):
         site = SlurmHook(self.slurm_conn_id).config()
         if site.pool and site.pool != self.pool:
             self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
-        claimed = lambda n: kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, n) | round_of(context))  # noqa: E731
+
+        def claimed(n: int) -> None:
+            pointer = pointer_to(request, self.slurm_conn_id, n)
+            self._claim = pointer | {"owner": owner}
+            kept.set(STATE_KEY, pointer | round_of(context))
+
         work = request.work(claimed, site.root, site.preemptible)
 
         async def once() -> Submitted:
@@ -180,7 +201,12 @@ class JobSteps(BaseOperator):
         trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(wait), state)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
-        return self.execute_complete(context, asyncio.run(first_event(trigger)), state)
+        try:
+            event = asyncio.run(first_event(trigger))
+        except AirflowTaskTimeout:
+            # Airflow's alarm rings once: from here on there is the time that a deferred task has for this.
+            return self._not_waited_for(context, state, JobView(done.receipt.job_id, done.receipt.cluster), "timed_out")
+        return self.execute_complete(context, event, state)
 
     def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
         later = pause(progress | {"nothing_sent": isinstance(error, SubmitBusy)}, max_submit_s, error)
@@ -231,8 +257,10 @@ class JobSteps(BaseOperator):
         return result
 
     def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
-        if why != "timed_out" and has_started(state):
-            self.log.info("It has started after all: waiting on.")
+        seen = look_again(state)
+        ends = seen.ended or (seen.phase is Phase.ENDING and view.phase is not Phase.ENDING)
+        if ends if why == "timed_out" else seen.phase is not Phase.WAITING:
+            self.log.info("Slurm: %s: waiting on.", seen.describe())
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
         raise given_up(view, why)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import structlog
 
-from airflow_slurm.errors import AccountingDisabled, AccountingUnreachable, SlurmError
+from airflow_slurm.errors import SlurmError
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.remote.client import SlurmClient
-from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase
-from airflow_slurm.truth.arrays import array_of, whole_jobs
-from airflow_slurm.truth.reconcile import NO_ACCOUNTING, Graces, Observation, judge
+from airflow_slurm.truth.arrays import array_of
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.looking import look
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class StopPolicy:
 
     :ivar signal: what asks the program to save and end. :ivar grace_s: how long it may take for that.
     :ivar cancel_wait_s: how long Slurm may take to end a cancelled job, before it is killed; and a killed one again.
-    :ivar pause_s: between two looks.
+    :ivar pause_s: between two looks, at first and at least; all that are ended over one connection share them.
     """
 
     signal: str = "USR1"
@@ -39,6 +39,8 @@ class StopPolicy:
 
 
 DEFAULT_STOP = StopPolicy()
+#: A pause between two looks is this part of the time that was waited already, and at most so many seconds.
+LOOKS_LATER, LONGEST_PAUSE_S = 4, 30.0
 
 
 class NotEnded(SlurmError):
@@ -56,15 +58,26 @@ async def end_submission(
     """
     receipt = submission.receipt
     if receipt is None:
-        rows = await client.find_by_name(job_name, submission.since)
-        if not rows:
-            await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "never_queued", closed_by=by))
-            return None
-        receipt = Receipt(rows[0].job_id, job_name, client.conn_id, client.cluster, array=array_of(rows[0]))
+        receipt = (await find_receipts(client, {job_name: submission.since})).get(job_name)
+    if receipt is None:
+        await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "never_queued", closed_by=by))
+        return None
     view = await end_job(client, receipt, submission.since, policy)
     await asyncio.to_thread(store.observe, submission.key, submission.n, view)
     await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "given_up", view=view, closed_by=by))
     return view
+
+
+async def find_receipts(client: SlurmClient, names: Mapping[str, float]) -> dict[str, Receipt]:
+    """What can be told of submissions without a receipt, by the names of their jobs: nothing of those that were never queued.
+
+    :param names: since when a job of each name can be there, in seconds since the epoch.
+    :raises Unreachable: if nobody could be asked.
+    """
+    found = await client.find_by_names(list(names), min(names.values())) if names else {}
+    return {
+        name: Receipt(rows[0].job_id, name, client.conn_id, client.cluster, array=array_of(rows[0])) for name, rows in found.items() if rows
+    }
 
 
 async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = DEFAULT_STOP) -> JobView:
@@ -72,7 +85,7 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
 
     :raises NotEnded: if the job is still there after all of it.
     """
-    view = await look(client, receipt, since)
+    view = await look(client, receipt, since, pause_s=policy.pause_s)
     if view.ended:
         return view
     if receipt.array is not None:
@@ -112,39 +125,12 @@ async def give_up(
     return await end_submission(client, store, submission, job_name, policy, by=by)
 
 
-async def look(client: SlurmClient, receipt: Receipt, since: float, before: JobView | None = None) -> JobView:
-    """One look at one job, queue and accounting together. Without accounting, a job that left the queue has ended."""
-    seen = await observe(client, receipt, since)
-    if seen.queue is None and not seen.accounting_kept:
-        return replace(before or JobView(receipt.job_id, receipt.cluster), phase=Phase.LOST, cause=NO_ACCOUNTING, observed_at=seen.at)
-    # No grace for a job to come back: whoever ends a job asks again anyway.
-    return judge(before or JobView(receipt.job_id, receipt.cluster), seen, replace(Graces(), return_grace_s=0.0))
-
-
-async def observe(client: SlurmClient, receipt: Receipt, since: float) -> Observation:
-    """Queue and accounting rows of one job, by its id and its name (ids are used again after some years)."""
-    named = (row for row in await client.queue(receipt.job_name) if row.name == receipt.job_name)
-    rows: list[QueueRow] = [row for row in whole_jobs(named) if row.job_id == receipt.job_id]
-    if rows and not rows[0].state.info.phase.ended:
-        return Observation(time.time(), queue=rows[0])
-    recorded: list[AccountingRow] | None = None
-    kept = True
-    trouble = ""
-    try:
-        recorded = [r for r in await client.accounting(since - 86400, ids=[receipt.job_id]) if r.name == receipt.job_name]
-        if any("_" in row.array_id for row in recorded):
-            recorded = whole_jobs(recorded)
-    except AccountingDisabled:
-        kept = False
-    except AccountingUnreachable as error:
-        trouble = str(error)
-    return Observation(time.time(), rows[0] if rows else None, True, recorded, kept, trouble)
-
-
 async def _wait(client: SlurmClient, receipt: Receipt, since: float, total_s: float, pause_s: float) -> JobView:
-    deadline = time.monotonic() + total_s
-    view = await look(client, receipt, since)
-    while not view.ended and time.monotonic() < deadline:
-        await asyncio.sleep(min(pause_s, max(0.05, deadline - time.monotonic())))
-        view = await look(client, receipt, since, view)
+    """Look until it has ended or the time is over, ever less often: a program that saves a large state takes minutes."""
+    began = time.monotonic()
+    view = await look(client, receipt, since, pause_s=pause_s)
+    while not view.ended and (left := began + total_s - time.monotonic()) > 0.0:
+        pause = min(max(pause_s, (total_s - left) / LOOKS_LATER), LONGEST_PAUSE_S)
+        await asyncio.sleep(min(pause, max(0.05, left)))
+        view = await look(client, receipt, since, view, pause_s=pause_s)
     return view

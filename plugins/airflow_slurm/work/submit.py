@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import structlog
 
-from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable
+from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable, UnreadableAnswer
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.remote.client import Queued, SlurmClient
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
@@ -174,7 +174,7 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
                 spec = work.spec_for(claim.n)
                 path = spec.log_path(kept.job_id)
                 return Receipt(kept.job_id, name, client.conn_id, client.cluster, kept.submit_time, None, path, spec.array)
-        except (Unreachable, CommandRefused) as error:
+        except (Unreachable, UnreadableAnswer, CommandRefused) as error:
             trouble = error
         if time.monotonic() >= deadline:
             break
