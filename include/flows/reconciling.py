@@ -1,10 +1,6 @@
-"""The reconciler's knowledge of Airflow: which owners of a job are still alive; and the reports of jobs that nobody waited for."""
+"""What the reconciler has to know of this project; and the reports of jobs that nobody waited for."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from airflow.sdk import get_current_context
 
 from include.domain.errors import AlignmentError
 from include.flows import services
@@ -14,23 +10,6 @@ from include.stores.catalog.database import stamp
 
 LOOKED_FOR = timedelta(days=2)
 """How long after a job's end its report may still appear: a file system that was away, a reconciler that stood still."""
-_ENDED = {"success", "failed", "skipped", "upstream_failed", "removed"}
-
-
-def is_owner_alive(owner: Mapping[str, Any]) -> bool:
-    """Whether the task that owns a job may still want it.
-
-    A state that cannot be read counts as alive: nothing is ended on a guess. A DAG run that was deleted wants nothing any more.
-    """
-    ti = get_current_context()["ti"]
-    states = ti.get_task_states(dag_id=owner["dag_id"], task_ids=[owner["task_id"]], run_ids=[owner["run_id"]])
-    of_run = states.get(owner["run_id"])
-    if of_run is None:
-        return ti.get_dr_count(dag_id=owner["dag_id"], run_ids=[owner["run_id"]]) > 0
-    index = owner.get("map_index", -1)
-    name = owner["task_id"] if index in (-1, None) else f"{owner['task_id']}_{index}"
-    state = of_run.get(name, of_run.get(owner["task_id"]))
-    return state is None or str(state) not in _ENDED
 
 
 def reconcile_cluster() -> list[dict[str, str]]:
@@ -44,7 +23,6 @@ def reconcile_cluster() -> list[dict[str, str]]:
     found = reconcile(
         SlurmHook(where.slurm_conn_id),
         receipts,
-        is_owner_alive,
         name_prefix=f"{JOB_PREFIX}-",
         name_of=job_name,
         orphan_age_s=where.orphan_age_s,

@@ -131,8 +131,8 @@ class FileReceipts:
         found = [self.get(name["key"]) for name in names if name is not None]
         return [submission for submission in found if submission is not None]
 
-    def keys(self) -> list[str]:
-        """See :meth:`airflow_slurm.receipts.KeepsKeys.keys`."""
+    def claimed_keys(self) -> list[str]:
+        """See :meth:`airflow_slurm.receipts.KeepsKeys.claimed_keys`."""
         names = [_read(folder / "key.json") for folder in sorted(self.root.iterdir())]
         return [name["key"] for name in names if name is not None]
 

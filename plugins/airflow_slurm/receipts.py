@@ -160,7 +160,7 @@ class KeepsHistory(Protocol):
 class KeepsKeys(Protocol):
     """What a store does besides, so that the reconciler can tell jobs that it once knew from those of another Airflow under the same login."""
 
-    def keys(self) -> Iterable[str]:
+    def claimed_keys(self) -> Iterable[str]:
         """Every key that was ever claimed, its submissions closed or not."""
 
 

@@ -14,7 +14,7 @@ import pytest
 from airflow_slurm.errors import ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.receipts import Owner
+from airflow_slurm.receipts import JobEnd, Owner
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
@@ -115,23 +115,27 @@ def test_the_reconciler_ends_what_nobody_owns_and_leaves_the_rest(
     hook = SlurmHook(connection)
     owned = hook.run(lambda client: started(client, store, f"{key}/owned", OWNER))
     forgotten = hook.run(lambda client: started(client, store, f"{key}/forgotten", OTHER))
-    orphan = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null"), "job-orphan-1"))
-    other = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null"), "somebody-else-1"))
+    late, theirs = job_name_for(f"{key}/late", 1), job_name_for(f"{key}/of another Airflow", 1)
+    store.claim(f"{key}/late", OTHER)
+    store.close(f"{key}/late", 1, JobEnd("cancelled", "never_queued"))
+    held = JobSpec(body="true", output="/dev/null")
+    orphan = hook.run(lambda client: client.submit_held(held, late))
+    others = [hook.run(lambda client, name=name: client.submit_held(held, name)) for name in (theirs, "job-by-hand")]  # type: ignore[misc]
 
     def is_alive(owner: Owner) -> bool:
         return owner["run_id"] == "r1"
 
     time.sleep(1.5)
     told = reconcile(hook, store, is_alive, policy=HASTY, act=False, orphan_age_s=0.0)
-    assert {(f.kind, f.key) for f in told} == {("unowned", f"{key}/forgotten"), ("orphan", "")}
+    assert {(f.kind, f.key) for f in told} == {("unowned", f"{key}/forgotten"), ("orphan", ""), ("stranger", "")}
     assert jobs_named(orphan.job_name)[0][1] == "PENDING"
     done = reconcile(hook, store, is_alive, policy=HASTY, orphan_age_s=0.0)
-    assert {(f.kind, f.key) for f in done} == {("ended", f"{key}/forgotten"), ("orphan", "")}
+    assert {(f.kind, f.key) for f in done} == {("ended", f"{key}/forgotten"), ("orphan", ""), ("stranger", "")}
     assert jobs_named(forgotten.receipt.job_name)[0][1] in ("FAILED", "CANCELLED")
     assert jobs_named(orphan.job_name)[0][1] == "CANCELLED"
-    assert jobs_named(other.job_name)[0][1] == "PENDING"
+    assert [jobs_named(other.job_name)[0][1] for other in others] == ["PENDING", "PENDING"]
     assert jobs_named(owned.receipt.job_name)[0][1] in ("PENDING", "RUNNING")
-    assert reconcile(hook, store, is_alive, policy=HASTY, orphan_age_s=0.0) == []
+    assert [f.kind for f in reconcile(hook, store, is_alive, policy=HASTY, orphan_age_s=0.0)] == ["stranger"]
 
 
 def test_the_reconciler_says_when_it_could_ask_nobody(connection: str, slurm: PrivateSlurm, store: FileReceipts, key: str) -> None:

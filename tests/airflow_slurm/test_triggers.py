@@ -20,7 +20,7 @@ from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, Wait, as
 from airflow_slurm.truth.reconcile import NO_ACCOUNTING
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.poller import Snapshot, Watched, hub_of
-from airflow_slurm.watch.waiting import due_of_tasks
+from airflow_slurm.watch.waiting import ENDING_GRACE_S, due_of_tasks
 
 from .conftest import OTHER, OWNER
 
@@ -121,6 +121,60 @@ def test_the_trigger_holds_the_tasks_execution_timeout(wait: Wait, view: JobView
     assert due_of_tasks([view, JobView("2", phase=Phase.SUCCEEDED)], late, 1000.0) == status
 
 
+RUNS, ENDED = JobView("1", phase=Phase.RUNNING), JobView("2", phase=Phase.SUCCEEDED)
+DOUBTFUL = JobView("3", phase=Phase.UNKNOWN, unknown_since=3990)
+UNKNOWN = JobView("3", phase=Phase.UNKNOWN, unknown_since=0)
+ENDS = JobView("4", phase=Phase.ENDING, missing_since=990)
+WAITS = JobView("5", phase=Phase.WAITING)
+HOPELESS = JobView("6", phase=Phase.WAITING, reason="BadConstraints", reason_looks=3, reason_since=0)
+
+
+@pytest.mark.parametrize(
+    ("views", "status"),
+    [
+        ([RUNS, DOUBTFUL], "timed_out"),
+        ([RUNS, UNKNOWN, ENDED], "timed_out"),
+        ([RUNS, ENDS], "timed_out"),
+        ([WAITS, DOUBTFUL], "timed_out"),
+        ([ENDS, ENDED], None),
+        ([DOUBTFUL, ENDED], None),
+        ([UNKNOWN, ENDED], "unknown"),
+        ([ENDED], "ended"),
+    ],
+)
+def test_the_time_of_an_array_is_over_whatever_is_unknown_of_some_of_its_tasks(
+    wait: Wait, views: list[JobView], status: str | None
+) -> None:
+    late = replace(wait, deadline=4000.0, max_unknown_s=3600.0)
+    assert due_of_tasks(views, late, 4000.0) == status
+
+
+@pytest.mark.parametrize(
+    ("views", "status"),
+    [
+        ([WAITS, HOPELESS], "waited_too_long"),
+        ([WAITS, UNKNOWN], "waited_too_long"),
+        ([WAITS, HOPELESS, UNKNOWN], "waited_too_long"),
+        ([HOPELESS, UNKNOWN], "never_starts"),
+        ([HOPELESS, ENDED], "never_starts"),
+        ([WAITS, HOPELESS, ENDED], None),
+        ([WAITS, ENDED], None),
+        ([WAITS, RUNS], None),
+        ([HOPELESS, RUNS], None),
+        ([WAITS, DOUBTFUL], None),
+    ],
+)
+def test_an_array_of_which_nothing_starts_is_given_up(wait: Wait, views: list[JobView], status: str | None) -> None:
+    assert due_of_tasks(views, replace(wait, max_wait_s=600.0), 4000.0) == status
+
+
+def test_what_has_left_the_queue_at_its_deadline_is_waited_for_until_accounting_knows(wait: Wait) -> None:
+    late = replace(wait, deadline=1000.0)
+    assert due(ENDS, late, 1000.0) is None
+    assert due(ENDS, late, 1000.0 + ENDING_GRACE_S) == "timed_out"
+    assert due(replace(ENDS, phase=Phase.SUCCEEDED), late, 1001.0) == "ended"
+
+
 WAITING = JobView("1", phase=Phase.WAITING, state="PENDING")
 
 
@@ -182,7 +236,7 @@ async def killed(wait: Wait, state: str | None, monkeypatch: pytest.MonkeyPatch)
         ended.append({"key": submission.key, "job_id": submission.receipt.job_id, "by": kwargs["by"]})
 
     monkeypatch.setattr(triggers, "task_state", lambda owner: state)
-    monkeypatch.setattr(triggers, "SlurmHook", NoCluster())
+    monkeypatch.setattr("airflow_slurm.work.shared.SlurmHook", NoCluster())
     monkeypatch.setattr("airflow_slurm.work.stop.end_submission", end_submission)
     await SlurmJobTrigger("c1", as_json(wait)).on_kill()
     while triggers._DETACHED:

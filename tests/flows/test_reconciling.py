@@ -1,4 +1,4 @@
-"""Who still wants a job, and under which names the reconciler looks for ours."""
+"""Under which names the reconciler looks for our jobs, and what becomes of the reports of those that nobody waited for."""
 
 from __future__ import annotations
 
@@ -12,58 +12,12 @@ from airflow_slurm.receipts import JobEnd
 from include.domain.layout import RunDir
 from include.domain.spec import Report
 from include.flows import reconciling, services, stage_work
-from include.flows.reconciling import is_owner_alive, reconcile_cluster
+from include.flows.reconciling import reconcile_cluster
 from include.stores.catalog.receipts import CatalogReceipts
 from tests.flows.conftest import Plane
 from tests.flows.things import SFT_GIVEN, D
 
 OWNER = {"dag_id": "train_sft", "run_id": "manual__1", "task_id": "sft.train", "map_index": -1}
-
-
-class Airflow:
-    """Answers what states tasks have."""
-
-    def __init__(self, states: dict[str, dict[str, Any]], runs: int = 1) -> None:
-        self.states = states
-        self.runs = runs
-
-    def get_dr_count(self, **asked: Any) -> int:
-        assert asked == {"dag_id": "train_sft", "run_ids": ["manual__1"]}
-        return self.runs
-
-    def get_task_states(self, **asked: Any) -> dict[str, dict[str, Any]]:
-        assert (asked["dag_id"], asked["task_ids"], asked["run_ids"]) == ("train_sft", ["sft.train"], ["manual__1"])
-        return self.states
-
-
-def alive(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, Any]], runs: int = 1, **owner: Any) -> bool:
-    monkeypatch.setattr(reconciling, "get_current_context", lambda: {"ti": Airflow(states, runs)})
-    return is_owner_alive({**OWNER, **owner})
-
-
-@pytest.mark.parametrize("state", ["success", "failed", "skipped", "upstream_failed", "removed"])
-def test_a_task_that_ended_wants_nothing_any_more(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
-    assert not alive(monkeypatch, {"manual__1": {"sft.train": state}})
-
-
-@pytest.mark.parametrize("state", ["running", "deferred", "up_for_retry", "queued", "scheduled", None])
-def test_a_task_on_its_way_still_wants_its_job(monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
-    assert alive(monkeypatch, {"manual__1": {"sft.train": state}})
-
-
-def test_where_nothing_is_known_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert alive(monkeypatch, {})
-    assert alive(monkeypatch, {"manual__1": {}})
-
-
-def test_a_run_that_was_deleted_wants_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not alive(monkeypatch, {}, runs=0)
-
-
-def test_of_a_mapped_task_its_own_instance_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    states = {"manual__1": {"sft.train_0": "success", "sft.train_1": "deferred"}}
-    assert not alive(monkeypatch, states, map_index=0)
-    assert alive(monkeypatch, states, map_index=1)
 
 
 def test_it_looks_for_the_names_under_which_stages_submit(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:

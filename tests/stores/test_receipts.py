@@ -220,3 +220,12 @@ def test_the_history_of_a_key_is_what_the_provider_reads(store: CatalogReceipts)
     assert [note["what"] for note in first.incidents] == ["odd"]
     assert (second.n, second.receipt, second.end, second.incidents) == (2, None, None, ())
     assert provider.history_of(store, "another key") == []
+
+
+def test_the_keys_that_were_ever_claimed_are_known(store: CatalogReceipts) -> None:
+    """By them the reconciler tells a job that was once ours from that of another installation."""
+    assert isinstance(store, provider.KeepsKeys)
+    store.claim(KEY, owner("a"))
+    store.close(KEY, 1, provider.JobEnd("cancelled"))
+    store.claim(KEY, owner("a"))
+    assert store.claimed_keys() == [KEY]

@@ -184,6 +184,11 @@ class CatalogReceipts:
             rows = connection.execute(query).mappings().all()
             return [_submission(row, _owners(connection, row["key"])) for row in rows]
 
+    def claimed_keys(self) -> list[str]:
+        """Every key that was ever claimed: the reconciler asks before it takes a job in the queue for one of ours."""
+        with self._db.read() as connection:
+            return list(connection.execute(sa.select(submissions.c.key).distinct().order_by("key")).scalars())
+
     def history(self, key: str) -> list[dict[str, Any]]:
         """All submissions of a key, oldest first, closed ones too; for the page of a task. Owners are the key's, those that gave it up included."""
         with self._db.read() as connection:

@@ -52,7 +52,9 @@ def view_of(receipt: Receipt, seen: Observation, before: JobView | None = None) 
     return judge(known, seen, replace(Graces(), return_grace_s=0.0))
 
 
-async def observe_all(client: SlurmClient, wanted: Collection[Wanted], queue: Sequence[QueueRow] | None = None) -> dict[Wanted, Observation]:
+async def observe_all(
+    client: SlurmClient, wanted: Collection[Wanted], queue: Sequence[QueueRow] | None = None
+) -> dict[Wanted, Observation]:
     """Queue and accounting rows of jobs, by id and name (ids are used again after some years): one squeue, and one sacct for those that left.
 
     :param queue: all of this user's jobs, if they are known already.

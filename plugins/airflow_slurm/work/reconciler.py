@@ -16,14 +16,14 @@ from dataclasses import dataclass, replace
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.owners import is_owner_alive as told_by_airflow
-from airflow_slurm.receipts import KeepsKeys, Owner, Receipt, ReceiptStore, Submission
+from airflow_slurm.receipts import KeepsKeys, Owner, ReceiptStore, Submission
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import QueueRow
 from airflow_slurm.truth.arrays import main_id
 from airflow_slurm.truth.reconcile import Observation
 from airflow_slurm.work.looking import Wanted, observe_all, view_of
-from airflow_slurm.work.stop import NotEnded, StopPolicy, end_submission, find_receipts
+from airflow_slurm.work.stop import NotEnded, StopPolicy, close_unqueued, end_submission, find_receipts
 
 #: How long ago a job has to have ended, in seconds, before it is said that no task has taken its result.
 NOT_TAKEN_S = 1800.0
@@ -153,19 +153,22 @@ class _Run:
             known = await find_receipts(self.client, nameless)
         except SlurmError as error:
             return [_found("unreachable", submission, str(error)) for submission in over]
-        return list(await asyncio.gather(*(self._end_one(_with_receipt(s, known.get(self.name_of(s.key, s.n)))) for s in over)))
+        found = [s if s.receipt is not None else replace(s, receipt=known.get(self.name_of(s.key, s.n))) for s in over]
+        return list(await asyncio.gather(*map(self._end_one, found)))
 
     async def _end_one(self, submission: Submission) -> Finding:
         try:
-            view = await end_submission(
-                self.client, self.receipts, submission, self.name_of(submission.key, submission.n), self.policy, by="reconciler"
-            )
+            if submission.receipt is None:
+                await close_unqueued(self.receipts, submission, by="reconciler")
+                return _found("ended", submission, "it had never been queued")
+            name = self.name_of(submission.key, submission.n)
+            view = await end_submission(self.client, self.receipts, submission, name, self.policy, by="reconciler")
         except NotEnded as error:
             return _found("still_ending", submission, str(error))
         except Exception as error:  # noqa: BLE001
             # As above: the others' jobs are ended at the same time.
             return _found("unreachable", submission, f"{type(error).__name__}: {error}")
-        return _found("ended", submission, view.describe() if view else "it had never been queued")
+        return _found("ended", submission, view.describe() if view else "")
 
     async def _check_jobs(self, waited_for: Sequence[Submission], queue: Sequence[QueueRow]) -> list[Finding]:
         wanted = {Wanted(s.receipt, s.since): s for s in waited_for if s.receipt is not None}
@@ -185,7 +188,9 @@ class _Run:
         known = {s.receipt.job_id for s in live if s.receipt} | {self.name_of(s.key, s.n) for s in live}
         ours = re.compile(rf"{re.escape(prefix)}[0-9a-f]{{16}}-([0-9]+)")
         nobodys = [row for row in queue if not row.state.info.phase.ended and not known & {row.job_id, main_id(row), row.name}]
-        old = [row for row in nobodys if row.submit_time is not None and time.time() - row.submit_time >= age_s and ours.fullmatch(row.name)]
+        old = [
+            row for row in nobodys if row.submit_time is not None and time.time() - row.submit_time >= age_s and ours.fullmatch(row.name)
+        ]
         claimed = await asyncio.to_thread(self._claimed, {row.name: int(row.name.rpartition("-")[2]) for row in old})
         return [await self._orphan(row, claimed) for row in old]
 
@@ -208,16 +213,11 @@ class _Run:
         if not isinstance(self.receipts, KeepsKeys):
             return None
         numbers = set(names.values())
-        return {name for key in self.receipts.keys() for n in numbers if (name := self.name_of(key, n)) in names}
+        return {name for key in self.receipts.claimed_keys() for n in numbers if (name := self.name_of(key, n)) in names}
 
 
 _NOT_OURS = "this store has never heard of it: another Airflow's, or from before the store; it is left alone"
 _WHOSE = "this store can't tell whether it was ever its own; it is left alone"
-
-
-def _with_receipt(submission: Submission, receipt: Receipt | None) -> Submission:
-    """The same with the receipt that was found, if it has none."""
-    return replace(submission, receipt=receipt) if submission.receipt is None and receipt is not None else submission
 
 
 def _is_gone(wanted: Wanted, seen: Observation) -> bool:
@@ -232,7 +232,9 @@ def _of_job(submission: Submission, wanted: Wanted, seen: Observation) -> Findin
         return _found("not_taken", submission, f"{view.describe()}; {_NOT_TAKEN}")
     if not _is_gone(wanted, seen):
         return None
-    return _found("task_without_job", submission, f"neither queue nor accounting shows that it ended, asked twice within {LOOK_AGAIN_S:.0f} s")
+    return _found(
+        "task_without_job", submission, f"neither queue nor accounting shows that it ended, asked twice within {LOOK_AGAIN_S:.0f} s"
+    )
 
 
 def _found(kind: str, submission: Submission, detail: str) -> Finding:

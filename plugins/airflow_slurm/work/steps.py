@@ -23,8 +23,8 @@ from airflow_slurm.errors import (
     SubmissionUncertain,
     SubmitBusy,
     UnknownOutcome,
-    UnreadableAnswer,
     Unreachable,
+    UnreadableAnswer,
 )
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.lineage import facts_of, lineage_of

@@ -60,12 +60,17 @@ async def end_submission(
     if receipt is None:
         receipt = (await find_receipts(client, {job_name: submission.since})).get(job_name)
     if receipt is None:
-        await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "never_queued", closed_by=by))
+        await close_unqueued(store, submission, by=by)
         return None
     view = await end_job(client, receipt, submission.since, policy)
     await asyncio.to_thread(store.observe, submission.key, submission.n, view)
     await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "given_up", view=view, closed_by=by))
     return view
+
+
+async def close_unqueued(store: ReceiptStore, submission: Submission, *, by: str) -> None:
+    """Close a submission of which it is sure that no job was ever queued."""
+    await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "never_queued", closed_by=by))
 
 
 async def find_receipts(client: SlurmClient, names: Mapping[str, float]) -> dict[str, Receipt]:

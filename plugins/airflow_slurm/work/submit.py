@@ -15,7 +15,15 @@ from typing import TypeVar
 
 import structlog
 
-from airflow_slurm.errors import AccountingDisabled, AnswerLost, CommandRefused, SubmissionUncertain, SubmitRefused, Unreachable, UnreadableAnswer
+from airflow_slurm.errors import (
+    AccountingDisabled,
+    AnswerLost,
+    CommandRefused,
+    SubmissionUncertain,
+    SubmitRefused,
+    Unreachable,
+    UnreadableAnswer,
+)
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.remote.client import Queued, SlurmClient
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow

@@ -1,0 +1,113 @@
+"""Fifty tasks that are failed at once: one connection, looks for all of them, and each job ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from airflow_slurm import triggers
+from airflow_slurm.errors import ControllerUnreachable
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
+from airflow_slurm.work import looking, shared, stop
+from airflow_slurm.work.stop import end_job
+
+from .crowd import Client, Crowd, Hook
+from .tasks import OWNER
+
+STOP = {"signal": "USR1", "grace_s": 3.0, "cancel_wait_s": 3.0, "pause_s": 0.5}
+
+
+def _wait(store: FileReceipts, key: str) -> Wait:
+    live = store.get(key)
+    assert live is not None
+    assert live.receipt is not None
+    config = {"root": str(store.root)}
+    path = "airflow_slurm.file_receipts.FileReceipts"
+    return Wait(key, 1, live.receipt.job_id, live.receipt.job_name, 1.0, OWNER | {"task_id": key}, path, config, stop=STOP)
+
+
+async def failed_at_once(crowd: Crowd, store: FileReceipts, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> float:
+    """Airflow tells the triggers of all these tasks in the same moment; seconds until all was done."""
+    monkeypatch.setattr(triggers, "task_state", lambda owner: "failed")
+    monkeypatch.setattr(shared, "SlurmHook", lambda conn_id: Hook(crowd, conn_id))
+    waits = [_wait(store, key) for key in keys]
+    began = time.monotonic()
+    await asyncio.gather(*(SlurmJobTrigger("c1", as_json(wait)).on_kill() for wait in waits))
+    while triggers._DETACHED:
+        await asyncio.gather(*triggers._DETACHED)
+    return time.monotonic() - began
+
+
+async def test_fifty_share_one_connection_and_its_looks(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    keys = crowd.submitted(store, 50)
+    took_s = await failed_at_once(crowd, store, keys, monkeypatch)
+    assert crowd.jobs == {}
+    assert crowd.connections == 1
+    assert crowd.open == 0
+    assert crowd.count("squeue") <= took_s / STOP["pause_s"] + 2
+    assert crowd.count("sacct") <= crowd.count("squeue")
+    assert [argv[1:3] for argv in crowd.asked if argv[0] == "scancel"] == [["--batch", "--signal=USR1"]] * 50
+    assert all((end := store.end_of(key, 1)) is not None and end.closed_by == "on_kill" for key in keys)
+
+
+async def test_those_that_do_not_save_are_cancelled_in_order(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(saves=False)
+    keys = crowd.submitted(store, 50)
+    took_s = await failed_at_once(crowd, store, keys, monkeypatch)
+    assert crowd.jobs == {}
+    assert took_s >= STOP["grace_s"]
+    assert crowd.connections == 1
+    assert crowd.count("squeue") <= took_s / STOP["pause_s"] + 2
+    for job_id in ("1000", "1049"):
+        mine = [" ".join(argv) for argv in crowd.asked if argv[0] == "scancel" and argv[-1] == job_id]
+        assert mine == [f"scancel --batch --signal=USR1 {job_id}", f"scancel {job_id}"]
+
+
+async def test_a_later_one_opens_a_new_connection_when_the_last_has_left(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    first, second = crowd.submitted(store, 2)
+    await failed_at_once(crowd, store, [first], monkeypatch)
+    assert shared._SHARED == {}
+    await failed_at_once(crowd, store, [second], monkeypatch)
+    assert (crowd.connections, crowd.most, crowd.open) == (2, 1, 0)
+
+
+async def test_a_cluster_that_does_not_answer_is_asked_once_for_all(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    keys = crowd.submitted(store, 50)
+
+    async def nobody(argv: object) -> None:
+        crowd.asked.append(list(argv))  # type: ignore[call-overload]
+        raise ControllerUnreachable("nobody there")
+
+    monkeypatch.setattr(crowd, "answer", nobody)
+    await failed_at_once(crowd, store, keys, monkeypatch)
+    assert len(crowd.asked) <= 2
+    assert all((live := store.get(key)) is not None and live.ending for key in keys)
+
+
+async def test_a_program_that_takes_long_to_save_is_looked_at_less_and_less(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd(saves=False)
+    crowd.submitted(store, 1)
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(stop, "asyncio", SimpleNamespace(sleep=sleep, to_thread=asyncio.to_thread))
+    monkeypatch.setattr(stop, "time", SimpleNamespace(monotonic=lambda: sum(slept)))
+    monkeypatch.setattr(looking, "time", SimpleNamespace(monotonic=lambda: sum(slept), time=time.time))
+    monkeypatch.setattr(
+        looking, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": lambda seconds: sleep(max(0.0, seconds - looking.GATHER_S))})
+    )
+    receipt = store.live()[0].receipt
+    assert receipt is not None
+    await end_job(Client(crowd), receipt, 1.0, stop.StopPolicy(grace_s=300.0, pause_s=2.0))
+    assert sum(slept) >= 300.0
+    assert max(slept) <= stop.LONGEST_PAUSE_S
+    assert crowd.count("squeue") <= 35
