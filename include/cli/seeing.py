@@ -16,6 +16,8 @@ def add_to(commands: Any) -> None:
     lineage.add_argument("--all", action="store_true", help="each writing of the same content on a line of its own")
     command(commands, "impact", _impact, "everything that came from something", ("ref", REFS), json_too=True)
     command(commands, "cost", _cost, "what something has cost: job and GPU hours of all it came from", ("ref", REFS), json_too=True)
+    beside = command(commands, "compare", _compare, "two things side by side: settings, data, gates, cost", ("ref", REFS), json_too=True)
+    beside.add_argument("other", help="the same kinds of names")
     command(commands, "gates", _gates, "gate reports of a DAG run, of a deployment or of a champion", ("ref", "a DAG run's id, or " + REFS))
     command(
         commands, "ledger", _ledger, "checks the ledger's chain and shows the history of a name", ("name", "registered name"), optional=True
@@ -47,6 +49,15 @@ def _cost(options: argparse.Namespace) -> int:
     catalog = open_catalog()
     found = catalog.costs.of(full_ref(catalog, options.ref))
     print(json.dumps(found.to_json(), indent=1) if options.json else render_cost(found))
+    return 0
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from include.stores.catalog.compare import compare, render_comparison
+
+    catalog = open_catalog()
+    found = compare(catalog, full_ref(catalog, options.ref), full_ref(catalog, options.other))
+    print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_comparison(found))
     return 0
 
 

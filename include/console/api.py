@@ -33,6 +33,16 @@ def cost(ref: str) -> dict[str, Any]:
     return found
 
 
+@router.get("/compare")
+def compare(ref: str, other: str) -> dict[str, Any]:
+    """What differs between two things: settings and pins by stage, data, gates, cost."""
+    from include.stores.catalog.compare import compare
+
+    opened = catalog()
+    found: dict[str, Any] = compare(opened, full_ref(opened, ref), full_ref(opened, other)).to_json()
+    return found
+
+
 @router.get("/releases")
 def released() -> list[dict[str, Any]]:
     """Every registered name with its aliases, as the ledger has them."""

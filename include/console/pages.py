@@ -75,12 +75,25 @@ def impact(request: Request, ref: str = "") -> HTMLResponse:
     return _tree(request, "Impact", "impact", ref, lambda: render_impact(opened.lineage.impact(full_ref(opened, ref))) if ref else "")
 
 
-def _tree(request: Request, title: str, action: str, ref: str, text: Any) -> HTMLResponse:
+@router.get("/compare")
+def compare(request: Request, ref: str = "", other: str = "") -> HTMLResponse:
+    """Two things side by side."""
+    from include.stores.catalog.compare import compare, render_comparison
+
+    opened = catalog()
+
+    def text() -> str:
+        return render_comparison(compare(opened, full_ref(opened, ref), full_ref(opened, other))) if ref and other else ""
+
+    return _tree(request, "Compare", "compare", ref, text, other=other)
+
+
+def _tree(request: Request, title: str, action: str, ref: str, text: Any, **more: Any) -> HTMLResponse:
     try:
         shown, why, status = text(), None, 200
     except AlignmentError as error:
         shown, why, status = "", str(error), status_of(error) if ref else 200  # opened from the menu: nothing was asked for yet
-    return _page(request, "tree.html", status, title=title, action=action, ref=ref, text=shown, problem=why)
+    return _page(request, "tree.html", status, title=title, action=action, ref=ref, text=shown, problem=why, **more)
 
 
 @router.get("/deployments/{digest}")
@@ -93,7 +106,7 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
     reports = [(row, table(report_from(row.body))) for row in opened.measurements.reports_of(digest)]
     rows = [row for row in ledger_rows(opened, None)["rows"] if row["payload"].get("deployment") == digest]
     dossiers = [(found, opened.releases.decision(found.digest)) for found in opened.releases.dossiers_of(digest)]
-    facts = {"tainted": opened.releases.tainted(digest), "cost": render_cost(opened.costs.of(f"deployment:{digest}"))}
+    facts: dict[str, Any] = {"tainted": opened.releases.tainted(digest), "cost": render_cost(opened.costs.of(f"deployment:{digest}"))}
     return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows, dossiers=dossiers, **facts)
 
 

@@ -40,9 +40,11 @@ def full_ref(opened: "Catalog", ref: str) -> str:
 
 def releases(opened: "Catalog") -> list[dict[str, Any]]:
     """Of each name its aliases, and why they are tainted where they are."""
-    found = [{"name": name, "aliases": opened.ledger.aliases(name)} for name in names(opened)]
-    for row in found:
-        row["tainted"] = {alias: why for alias, digest in row["aliases"].items() if digest and (why := opened.releases.tainted(digest))}
+    found = []
+    for name in names(opened):
+        aliases = opened.ledger.aliases(name)
+        tainted = {alias: why for alias, digest in aliases.items() if digest and (why := opened.releases.tainted(digest))}
+        found.append({"name": name, "aliases": aliases, "tainted": tainted})
     return found
 
 

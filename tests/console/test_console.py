@@ -118,6 +118,27 @@ def test_impact(signed_in: TestClient, released: Released, ref: str) -> None:
     assert found["champions"] == [NAME]
 
 
+def test_two_things_side_by_side(signed_in: TestClient, released: Released) -> None:
+    asked = {"ref": released.policy, "other": "champion"}
+    assert "were set up alike" in signed_in.get("/alignment/compare", params=asked).text
+    found = signed_in.get("/alignment/v1/compare", params=asked).json()
+    assert (found["first"], found["stages"], found["data"]) == (released.policy, {}, [[], []])
+    assert signed_in.get("/alignment/compare").status_code == 200
+
+
+def test_what_a_release_has_cost(signed_in: TestClient, released: Released) -> None:
+    found = signed_in.get("/alignment/v1/cost", params={"ref": "champion"}).json()
+    assert [run["stage"] for run in found["runs"]] == ["dpo"]
+    assert "GPU hours" in signed_in.get(f"/alignment/deployments/{released.deployment}").text
+
+
+def test_what_is_tainted_says_so_where_releases_are_shown(signed_in: TestClient, opened: Catalog, released: Released) -> None:
+    opened.releases.taint("label:l1", "written by <b>a script</b>", "olga")
+    for path in ("", f"deployments/{released.deployment}", "lineage?ref=champion"):
+        page = signed_in.get(f"/alignment/{path}").text
+        assert "label:l1: written by &lt;b&gt;a script&lt;/b&gt;" in page, path
+
+
 def test_a_deployment_with_its_gates_and_decisions(signed_in: TestClient, judged: str) -> None:
     page = signed_in.get(f"/alignment/deployments/{judged}").text
     assert "Gates: pass" in page
@@ -181,6 +202,7 @@ def test_a_ledger_that_was_changed_is_said_not_shown(signed_in: TestClient, open
         "lineage?ref=deployment:nothing",
         "impact?ref=label:nothing",
         "impact?ref=batch:nothing",
+        "compare?ref=champion&other=champion:nobody",
     ],
 )
 def test_an_unknown_id_is_a_clear_404(signed_in: TestClient, released: Released, path: str) -> None:
@@ -207,6 +229,7 @@ def test_an_unknown_deployment_is_a_page_that_says_so(signed_in: TestClient, rel
         f"lineage?ref={HOSTILE}",
         "lineage?ref=%22%20autofocus%20onfocus=alert(1)%20x=%22",
         f"impact?ref={HOSTILE}",
+        f"compare?ref=champion&other={HOSTILE}",
         "ledger",
         f"ledger?name={HOSTILE}",
         "",

@@ -63,7 +63,7 @@ def commit(catalog: Catalog, asked: RunSpec, outputs: dict[str, Manifest], attem
     """Plans and commits one attempt."""
     catalog.runs.plan(asked)
     plain = {name: made.to_json() for name, made in outputs.items()}
-    return catalog.runs.commit_attempt(asked.key, attempt, report(asked.key, attempt, outputs, **metrics), plain, STORE)
+    return catalog.runs.commit_attempt(asked.key, attempt, report(asked.key, attempt, outputs, "complete", **metrics), plain, STORE)
 
 
 def info(dataset_id: str, content: object, **more: Any) -> dict[str, Any]:
