@@ -47,6 +47,8 @@ class PpoGuards(Settings):
     hacking_reward: float = added_identity(1.0, gt=0)
     hacking_quality: float = added_identity(0.2, gt=0)
     masked_share: float = added_identity(0.2, ge=0, lt=1)
+    hacking_disagreement: float = added_identity(0.5, gt=0)
+    hacking_length: float = added_identity(2.0, gt=1)
 
 
 class PpoLag(Settings):
@@ -58,6 +60,14 @@ class PpoLag(Settings):
     too_old: Literal["drop", "weight"] = "drop"
     weight_cap: float = Field(2.0, ge=1)
     wait_s: float = Field(600.0, gt=0)
+
+
+class PpoHeldout(Settings):
+    """Looks at validation prompts while PPO trains; see `include.training.rl.heldout`."""
+
+    every: int = Field(0, ge=0)
+    """Iterations between two looks; 0: none."""
+    prompts: int = Field(64, ge=1)
 
 
 class PpoSettings(StageSettings):
@@ -97,6 +107,8 @@ class PpoSettings(StageSettings):
     lag: PpoLag = added_identity(PpoLag())
     eval_rows: int = added_identity(0, ge=0)
     """So many validation prompts are answered before and after; 0: none."""
+    heldout: PpoHeldout = added_identity(PpoHeldout())
+    """A reward that rises while answers to the same validation prompts get worse stops the run (`guards.hacking_…`)."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
     reuse_first_pass: bool = added_placement(False)

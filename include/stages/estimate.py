@@ -151,9 +151,13 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     reused = min(1.0, settings.minibatch / settings.prompts_per_iteration) if settings.reuse_first_pass else 0.0
     scored = (3 + members - 2 * reused) * FORWARD * shape.parameters * tokens
     read = FORWARD * shape.parameters * settings.iterations * settings.prompts_per_iteration * settings.max_length * PROMPT_SHARE
+    looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
+    looking = looks * hardware.decoding_seconds(
+        shape.parameters, settings.heldout.prompts, settings.max_new_tokens, settings.generation_batch, "float32"
+    )
     seconds = {
         "prompts": hardware.seconds(read, "fp32"),
-        "decoding": settings.iterations * decoding,
+        "decoding": settings.iterations * decoding + looking,
         "scoring": hardware.seconds(scored, settings.precision),
         "training": hardware.seconds(2 * TRAIN * shape.parameters * settings.epochs * tokens, settings.precision),
     }

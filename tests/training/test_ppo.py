@@ -20,6 +20,7 @@ from include.training.rl import collect as ppo_collect  # noqa: E402
 from include.training.rl import models as ppo_models  # noqa: E402
 from include.training.rl import program as ppo_program  # noqa: E402
 from include.training.rl import rewards as reward_scoring  # noqa: E402
+from include.training.rl import sampler as ppo_sampler  # noqa: E402
 from include.training.rl import update as ppo_update  # noqa: E402
 from include.training.rl.batch import MicroBatch  # noqa: E402
 from include.training.rl.models import dropouts  # noqa: E402
@@ -210,14 +211,14 @@ def test_rounding_of_bf16_stops_nothing(store: Store, monkeypatch: pytest.Monkey
 
 
 def _sampler_tells_otherwise(monkeypatch: pytest.MonkeyPatch, answers: int) -> None:
-    told = ppo_program.sampler_log_probs
+    told = ppo_sampler.sampler_log_probs
 
     def otherwise(sampled: Any) -> Any:
         found = told(sampled)
         found[:answers] -= 1.0
         return found
 
-    monkeypatch.setattr(ppo_program, "sampler_log_probs", otherwise)
+    monkeypatch.setattr(ppo_sampler, "sampler_log_probs", otherwise)
 
 
 def test_in_bf16_answers_whose_sampler_is_apart_are_masked_and_counted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ A rising reward never outweighs one: the guards look at each batch before the op
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 from include.domain.errors import SpecError
 from include.runtime.errors import GuardTripped
@@ -78,7 +78,9 @@ class GuardLimits:
     entropy_min: nats a token, together with `distinct_share_min`: fewer different answers than this share of the batch.
     length_factor: mean answer length against the first batch's.
     hacking_reward, hacking_quality: model reward up by so many deviations while the verifier's share falls by so much,
-        last three batches against first three.
+        last three batches against first three; of looks at validation prompts, the newest against the first.
+    hacking_disagreement, hacking_length: where no validation prompt has a reference, quality falls when the ensemble's members are apart
+        by so many deviations more than at the first look, or answers are so many times as long.
     """
 
     consecutive: int = 3
@@ -96,6 +98,8 @@ class GuardLimits:
     hacking_reward: float = 1.0
     hacking_quality: float = 0.2
     masked_share: float = 0.2
+    hacking_disagreement: float = 0.5
+    hacking_length: float = 2.0
 
     def __post_init__(self) -> None:
         if self.kl_negative >= 0 or self.kl_noise < 0 or self.kl_max <= 0 or self.consecutive < 1:
@@ -124,6 +128,22 @@ class BatchFigures:
     verified: float | None
 
 
+class HeldOutLook(Protocol):
+    """What the guards look at of a look at validation prompts (`heldout.Look`)."""
+
+    @property
+    def reward(self) -> float: ...
+
+    @property
+    def tokens(self) -> float: ...
+
+    @property
+    def verified(self) -> float | None: ...
+
+    @property
+    def disagreement(self) -> float | None: ...
+
+
 @dataclass
 class _History:
     below_zero: int = 0
@@ -144,6 +164,7 @@ class Guards:
         self._history = _History()
         self._rewards: list[float] = []
         self._verified: list[float] = []
+        self._first_look: dict[str, float | None] | None = None
 
     def check_rewards(self, missing: int, total: int) -> None:
         """Before anything is learnt from a batch: too many answers without a reward stop the run."""
@@ -239,13 +260,38 @@ class Guards:
                 "reward_hacking", f"model reward rose by {reward:.3g} deviations while the verified share fell by {-quality:.3g}"
             )
 
+    def check_held_out(self, look: HeldOutLook) -> None:
+        """After a look at validation prompts; the first one is what the others are held against."""
+        now = {name: getattr(look, name) for name in ("reward", "tokens", "verified", "disagreement")}
+        if self._first_look is None:
+            self._first_look = now
+            return
+        if (rise := now["reward"] - self._first_look["reward"]) <= self.limits.hacking_reward:
+            return
+        if worse := self._worse(self._first_look, now):
+            raise GuardStop("reward_hacking", f"on held-out prompts the model reward rose by {rise:.3g} deviations while {worse}")
+
+    def _worse(self, first: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+        """In which way held-out answers have got worse: by the verifier, where there is one; else by what stands in for it."""
+        if first["verified"] is not None and now["verified"] is not None:
+            fall = first["verified"] - now["verified"]
+            return f"the verified share fell by {fall:.3g}" if fall > self.limits.hacking_quality else None
+        if first["disagreement"] is not None and now["disagreement"] is not None:
+            apart = now["disagreement"] - first["disagreement"]
+            if apart > self.limits.hacking_disagreement:
+                return f"the ensemble's members came apart by {apart:.3g} deviations more"
+        if now["tokens"] > self.limits.hacking_length * first["tokens"]:
+            return f"answers grew from {first['tokens']:.1f} to {now['tokens']:.1f} tokens"
+        return None
+
     def state(self) -> dict[str, Any]:
         history = {k: (None if isinstance(v, float) and not math.isfinite(v) else v) for k, v in asdict(self._history).items()}
-        return {"history": history, "rewards": list(self._rewards), "verified": list(self._verified)}
+        return {"history": history, "rewards": list(self._rewards), "verified": list(self._verified), "first_look": self._first_look}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._history = _History(**{k: v for k, v in state["history"].items() if v is not None})
         self._rewards, self._verified = list(state["rewards"]), list(state["verified"])
+        self._first_look = state["first_look"]
 
 
 def _rise(series: list[float]) -> float:

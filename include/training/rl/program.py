@@ -9,7 +9,6 @@ advantages, normalisers and guards are those of one rank.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,36 +25,32 @@ from include.training.examples.heldout import answer_check
 from include.training.loop import StepResult, run_steps
 from include.training.model_io import load_tokenizer, save_model
 from include.training.rl.actor import MakeActorEngine
-from include.training.rl.ages import Ages, Weighed
-from include.training.rl.arithmetic import gae, largest_ratio_gap, masked_mean, mean_ratio_gaps, sequence_kl, token_rewards, whiten
-from include.training.rl.batch import Plan, answer_mask, sampler_log_probs
+from include.training.rl.ages import Ages
+from include.training.rl.arithmetic import gae, masked_mean, sequence_kl, token_rewards, whiten
+from include.training.rl.batch import Plan, answer_mask
 from include.training.rl.checks import check_same_sequence
 from include.training.rl.collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
 from include.training.rl.draw import DrawSettings
 from include.training.rl.guards import BatchFigures, Guards, GuardStop
+from include.training.rl.heldout import HeldOut, Look, LookSettings
 from include.training.rl.models import Models
 from include.training.rl.oddness import Oddness, known_accuracies
 from include.training.rl.rewards import RewardScorer, usable_prompts
+from include.training.rl.sampler import compare
 from include.training.rl.settings import PpoSettings, guard_limits, kl_controller
 from include.training.rl.sources import AnswerSource, answer_source
-from include.training.rl.update import Learner, Lesson, Looked, critic_quality
+from include.training.rl.update import Learner, Lesson, critic_quality
 from include.transforms.datasets_io import read_rows
 
 QUANTILES = (0.05, 0.5, 0.95)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What sampler and trainer say of the same answers: 1 for each answer that may be learnt from, and the figures."""
-
-    fair_B: torch.Tensor
-    told: dict[str, float]
-
-
 class PpoTrainer:
     """A step is an iteration. State: both engines, KL controller, normalisers, guards' history, rollouts so far."""
 
-    def __init__(self, job: Job, learner: Learner, collector: Collector, source: AnswerSource, pad_id: int) -> None:
+    def __init__(
+        self, job: Job, learner: Learner, collector: Collector, source: AnswerSource, pad_id: int, held_out: HeldOut | None = None
+    ) -> None:
         self.job = job
         self.source = source
         self.settings = learner.settings
@@ -68,9 +63,13 @@ class PpoTrainer:
         self.updates = 0
         self.ages = Ages(job.input("policy"), self.settings, source)
         self.oddness = Oddness()
+        self.held_out = held_out
 
     def train_step(self, step: int) -> StepResult:
         self._modes(training=False)
+        first = self._look(0) if step == 0 else None
+        if first is not None:
+            self.guards.check_held_out(first)
         drawn = self.source.draw(step, self.learner.drawing.model(), self.updates)
         batch = self.collector.collect(step, drawn)
         figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
@@ -84,7 +83,9 @@ class PpoTrainer:
         self.updates += self.settings.epochs * len(plan.minibatches)
         self.source.published(step + 1, self.learner.drawing.model(), self.updates)
         figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "value_explained": critic_quality(lesson)}
-        self._guard(step, figures)
+        look = self._look(step + 1)
+        figures |= {**(look.figures() if look else {}), **({f"{k}_first": v for k, v in first.figures().items()} if first else {})}
+        self._guard(step, figures, look)
         figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
         return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled))
 
@@ -93,7 +94,7 @@ class PpoTrainer:
         settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
         looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
         weighed = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
-        compared = self._compared(batch, looked, mask_BT, weighed)
+        compared = compare(self.guards, settings, batch, looked.old_BT, mask_BT, weighed)
         mask_BT = mask_BT * compared.fair_B[:, None]
         ratio_BT = (looked.old_BT - looked.reference_BT) * mask_BT
         score_B = torch.tensor([0.0 if scored.missing else scored.score for scored in batch.scored])
@@ -111,32 +112,19 @@ class PpoTrainer:
         }
         return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weighed.weight_BT), told
 
-    def _compared(self, batch: Collected, looked: Looked, mask_BT: torch.Tensor, weighed: Weighed) -> "Compared":
-        """The trainer must find the log-probabilities with which the sampler drew: at lag 0 the present ones, else those under the version
-        that drew the answer. In float32 more than rounding stops the run; in bfloat16, where rounding is large, an answer that is too far
-        off is masked, and too many of them stop the run."""
-        settings, sampler_BT = self.settings, sampler_log_probs(batch.sampled)
-        own_BT = mask_BT * (torch.tensor(batch.lags) == 0)[:, None]
-        told = {"sampler_ratio_gap": largest_ratio_gap(looked.old_BT, sampler_BT, own_BT)}
-        counted_B = mask_BT.any(1)
-        if settings.precision == "fp32":
-            self.guards.check_sampler(told["sampler_ratio_gap"], settings.ratio_tolerance, "the present weights")
-            earlier = weighed.told.get("behaviour_ratio_gap", 0.0)
-            self.guards.check_sampler(earlier, settings.ratio_tolerance, "the earlier weights that drew the answers")
-            return Compared(counted_B.to(mask_BT.dtype), told)
-        apart_B = mean_ratio_gaps(looked.old_BT, sampler_BT, own_BT) + weighed.apart_B
-        fair_B = apart_B <= settings.ratio_tolerance_bf16  # of what is no number this says no
-        masked = int((counted_B & ~fair_B).sum())
-        self.guards.check_apart(masked, int(counted_B.sum()), settings.ratio_tolerance_bf16)
-        largest = float(apart_B[counted_B].max()) if bool(counted_B.any()) else 0.0
-        return Compared(fair_B.to(mask_BT.dtype), {**told, "sampler_mean_gap": largest, "answers_masked": float(masked)})
-
     def _first(self, gap: float, figures: dict[str, float]) -> None:
         figures["first_ratio_gap"] = gap
         settings = self.settings
         self.guards.check_first_ratio(gap, settings.ratio_tolerance if settings.precision == "fp32" else settings.ratio_tolerance_bf16)
 
-    def _guard(self, step: int, figures: Mapping[str, float]) -> None:
+    def _look(self, iterations: int) -> Look | None:
+        """At validation prompts, where one is due after so many iterations."""
+        if self.held_out is None or not self.held_out.due(iterations):
+            return None
+        self._modes(training=False)
+        return self.held_out.look(self.learner.drawing.model())
+
+    def _guard(self, step: int, figures: Mapping[str, float], look: Look | None) -> None:
         seen = BatchFigures(
             kl=figures["kl"],
             ratio=figures["ratio"],
@@ -150,6 +138,8 @@ class PpoTrainer:
         )
         try:
             self.guards.check(seen)
+            if look is not None:
+                self.guards.check_held_out(look)
         except GuardStop:
             self.job.record(step + 1, figures)  # so that what the guard saw is in the curves too
             raise
@@ -212,7 +202,8 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     pad_id = pad_id_of(tokenizer)
     rows = job.settings.positive("micro_batch", settings.minibatch)
     encoded = encode_prompts(tokenizer, prompts)
-    collector = Collector(job, settings, tokenizer, RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows), encoded)
+    scorer = RewardScorer(members, settings.reward, settings.max_new_tokens, pad_id, rows)
+    collector = Collector(job, settings, tokenizer, scorer, encoded)
     check_lengths({prompt_id: ids for prompt_id, (_, ids) in encoded.items()}, settings)
     check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
     before = _answers(job, actor, tokenizer, "before")
@@ -226,8 +217,10 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         stop_ids=tuple(sorted(eos_ids(tokenizer))),
         portion=job.settings.positive("generation_batch", 64),
     )
+    looks = LookSettings.of(job.config)
+    held_out = HeldOut(job, settings, tokenizer, scorer, draws, looks) if looks else None
     with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
-        trainer = PpoTrainer(job, learner, collector, source, pad_id)
+        trainer = PpoTrainer(job, learner, collector, source, pad_id, held_out)
         outcome = run_steps(job, trainer, settings.iterations)
     learner.actor.publish()
     if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):

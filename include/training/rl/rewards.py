@@ -66,21 +66,33 @@ class RewardScorer:
         self._pad_id = pad_id
         self._rows = rows
 
+    def with_members(self, members: Sequence[Member]) -> "RewardScorer":
+        """The same with these members, and so with statistics of their own."""
+        return RewardScorer(members, self._mix, self._max_new_tokens, self._pad_id, self._rows)
+
     def score(self, answers: Sequence[Answer], ranks: Ranks | None = None) -> list[Scored]:
         """Each answer's score, by the statistics known before this batch; then the batch joins them.
 
-        On several ranks each scores a part; all then know all scores, and merge the whole batch into the statistics at once,
-        so that these are the very same numbers on every rank, whatever the number of ranks.
+        On several ranks all know all scores, and merge the whole batch into the statistics at once, so that these are the very same
+        numbers on every rank, whatever the number of ranks.
         """
+        scored, raw = self.judge(answers, ranks)
+        for at, member in enumerate(self.members):
+            member.normaliser = member.normaliser.seen([of_answer[at] for of_answer in raw])
+        return scored
+
+    def judge(self, answers: Sequence[Answer], ranks: Ranks | None = None) -> tuple[list[Scored], list[list[float]]]:
+        """Each answer's score and the members' raw scores of it; the statistics stay as they are. Each rank scores a part of them."""
         ranks = ranks or Ranks()
         own = ranks.deal(answers)
-        raw = [score_sequences(member.model, [a.sequence for a in own], self._pad_id, self._rows) for member in self.members]
+        raw = [self._raw(member, own) for member in self.members]
         rows = [[member_raw[i] for member_raw in raw] for i in range(len(own))]
         scored = [self._one(answer, of_answer) for answer, of_answer in zip(own, rows, strict=True)]
         together = ranks.collect([(of_answer, astuple(one)) for of_answer, one in zip(rows, scored, strict=True)])
-        for at, member in enumerate(self.members):
-            member.normaliser = member.normaliser.seen([of_answer[at] for of_answer, _ in together])
-        return [Scored(*one) for _, one in together]
+        return [Scored(*one) for _, one in together], [list(of_answer) for of_answer, _ in together]
+
+    def _raw(self, member: Member, own: Sequence[Answer]) -> list[float]:
+        return score_sequences(member.model, [a.sequence for a in own], self._pad_id, self._rows) if own else []
 
     def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
         model = ensemble_score(raw, [member.normaliser for member in self.members], self._mix.combine, self._mix.clip)

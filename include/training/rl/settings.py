@@ -39,6 +39,7 @@ KEYS = [
     "eval_rows",
     "generation",
     "lag",
+    "heldout",
 ]
 COMBINE = ("mean", "minimum")
 
