@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from include.console import rights
 from include.console.reading import catalog, full_ref, ledger_rows, releases
 
 router = APIRouter(prefix="/v1")
@@ -49,7 +50,7 @@ def released() -> list[dict[str, Any]]:
     return releases(catalog())
 
 
-@router.get("/ledger")
+@router.get("/ledger", dependencies=[rights.DECISIONS])
 def ledger(name: str | None = None) -> dict[str, Any]:
     """The ledger's rows, and whether each fits the one before."""
     return ledger_rows(catalog(), name)

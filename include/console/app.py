@@ -1,6 +1,6 @@
 """The console: pages and an API under Airflow's API server, mounted at /alignment.
 
-A mounted app inherits no authentication: every route here asks for Airflow's user.
+A mounted app inherits no authentication: every route here asks for Airflow's user, and for a right of theirs (`rights`).
 """
 
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from airflow.api_fastapi.core_api.security import requires_authenticated
 from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from include.console import api, pages, run_routes
+from include.console import api, pages, rights, run_routes
 from include.console.errors import status_of
 from include.console.run_body import FieldRefused
 from include.domain.errors import AlignmentError
@@ -21,8 +21,8 @@ PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'
 def create_app() -> FastAPI:
     """The app that the plugin mounts."""
     app = FastAPI(title="Alignment", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(requires_authenticated())])
-    app.include_router(pages.router)
-    app.include_router(api.router)
+    app.include_router(pages.router, dependencies=[rights.RUNS])
+    app.include_router(api.router, dependencies=[rights.RUNS])
     app.include_router(run_routes.router)
 
     @app.middleware("http")

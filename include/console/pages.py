@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.templating import Jinja2Templates
 
+from include.console import rights
 from include.console.errors import status_of
 from include.console.reading import catalog, full_ref, has_pages, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
@@ -110,12 +111,12 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
     return _page(request, "deployment.html", digest=digest, body=body, reports=reports, rows=rows, dossiers=dossiers, **facts)
 
 
-@router.get("/ledger")
+@router.get("/ledger", dependencies=[rights.DECISIONS])
 def ledger(request: Request, name: str | None = None) -> HTMLResponse:
     return _page(request, "ledger.html", name=name, **ledger_rows(catalog(), name))
 
 
-@router.get("/validation/{name}/")
+@router.get("/validation/{name}/", dependencies=[rights.VALUES])
 def validation_report(request: Request, name: str) -> HTMLResponse:
     """What was expected of the data and what was seen, table by table; Great Expectations' own pages need the internet for their looks."""
     report = json.loads(validation_file(name, "report.json").read_text("utf-8"))
@@ -125,6 +126,6 @@ def validation_report(request: Request, name: str) -> HTMLResponse:
     return _page(request, "validation.html", name=name, report=report, tables=tables, pages=has_pages(name))
 
 
-@router.get("/validation/{name}/{path:path}", response_class=FileResponse)
+@router.get("/validation/{name}/{path:path}", response_class=FileResponse, dependencies=[rights.VALUES])
 def validation(name: str, path: str) -> FileResponse:
     return FileResponse(validation_file(name, path), headers={"Content-Security-Policy": VALIDATION_POLICY})

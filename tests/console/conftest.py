@@ -36,15 +36,6 @@ def app(opened: Catalog) -> FastAPI:
 
 
 @pytest.fixture
-def signed_in(app: FastAPI) -> TestClient:
-    """A browser with a session of Airflow's; the app is mounted as Airflow mounts it."""
-    from airflow.api_fastapi.core_api.security import get_user
-
-    app.dependency_overrides[get_user] = lambda: object()
-    return mounted(app)
-
-
-@pytest.fixture
 def stranger(app: FastAPI) -> TestClient:
     return mounted(app)
 
@@ -80,3 +71,9 @@ def person(app: FastAPI, airflow_database: None) -> Callable[[str, str], TestCli
     users: dict[str, SimpleAuthManagerUser] = {}
     app.dependency_overrides[get_user] = who
     return client
+
+
+@pytest.fixture
+def signed_in(person: Callable[[str, str], TestClient]) -> TestClient:
+    """A browser with a session of Airflow's, of somebody who may read everything; the app is mounted as Airflow mounts it."""
+    return person("rita", "viewer")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,33 @@ def test_a_stranger_is_refused_everywhere(app: FastAPI, stranger: TestClient, re
         answer = stranger.request(method, f"/alignment{path}")
         assert answer.status_code == 401, (method, path)
         assert released.deployment not in answer.text
+
+
+READ = {
+    "RUN": ["", "lineage?ref=champion", "impact?ref=label:l1", "compare", "v1/releases", "v1/cost?ref=champion"],
+    "AUDIT_LOG": ["ledger", "v1/ledger"],
+    "TASK_LOGS": ["validation/r1/", "validation/r1/index.html"],
+}
+
+
+@pytest.mark.parametrize("right", list(READ))
+def test_whoever_lacks_a_right_on_the_chain_reads_nothing_behind_it(
+    person: Callable[[str, str], TestClient], released: Released, monkeypatch: pytest.MonkeyPatch, right: str
+) -> None:
+    """At the process edge: what Airflow's auth manager answers; a site's own may answer by DAG and entity."""
+    from airflow.api_fastapi.app import get_auth_manager
+
+    def allowed(*, method: str, access_entity: Any, details: Any, user: Any) -> bool:
+        return (method, details.id) == ("GET", "alignment_refresh") and access_entity.value != right
+
+    monkeypatch.setattr(get_auth_manager(), "is_authorized_dag", allowed)
+    client = person("rita", "viewer")
+    for entity, paths in READ.items():
+        for path in paths:
+            answer = client.get(f"/alignment/{path}")
+            refused = entity == right or right == "RUN"
+            assert (answer.status_code == 403) == refused, path
+            assert not (refused and released.deployment in answer.text)
 
 
 def test_a_token_that_is_none_is_refused(stranger: TestClient, released: Released) -> None:
