@@ -17,6 +17,8 @@ _DEPENDENCY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:,=+?-]*")
 _SIGNAL = re.compile(r"[A-Z]+[0-9]?|[0-9]{1,2}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ARRAY = re.compile(r"[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?(?:,[0-9]+(?:-[0-9]+(?::[1-9][0-9]*)?)?)*(?:%[1-9][0-9]*)?")
+#: A body that takes signals by itself, or hands the shell over to the program that does.
+_TAKES_SIGNALS = re.compile(r"\b(?:trap|exec)\b")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -41,8 +43,9 @@ class JobSpec(Resources):
         mapping of its fields. The program starts in the first component; ``srun --het-group`` reaches the others.
     :param preemptible: that the job may be preempted: the site's policy for such jobs chooses partition, QOS and requeueing.
     :param requeue: whether Slurm may put the job back after preemption or a node's failure.
-    :param signal: what is sent before the time limit and on a polite stop. :param signal_lead_s: seconds before the limit
-        (Slurm may send it up to 60 s earlier); ``None`` sends none.
+    :param signal: what is sent before the time limit and on a polite stop, to the program or, of a ``body``, to its shell.
+    :param signal_lead_s: seconds before the limit (Slurm may send it up to 60 s earlier), and at once when the job is pushed out, where the
+        site says so; ``None`` sends none. A ``body`` has to ``trap`` it, or to ``exec`` the program.
     :param nice: lowers the priority by this much.
 
     What is asked of the cluster (partition … ``switches_wait_s``) is described at :class:`~airflow_slurm.resources.Resources`.
@@ -160,6 +163,13 @@ def _check_options(spec: JobSpec) -> None:
     lead = spec.signal_lead_s
     if lead is not None and not 0 <= lead <= 65535:
         raise InvalidSpec("signal_lead_s", f"{lead!r} is not within 0 and 65535 seconds")
+    if lead is not None and spec.body and not _TAKES_SIGNALS.search(spec.body):
+        raise InvalidSpec(
+            "signal_lead_s",
+            f"the warning goes to the shell that runs the body, and ends it unless it traps {spec.signal}: let the body trap it "
+            f"(program & p=$!; trap 'kill -{spec.signal} $p; wait $p; exit $?' {spec.signal}; wait $p), become the program (exec program), "
+            "or give the program as command",
+        )
     if spec.nice is not None and abs(spec.nice) > 2147483645:
         raise InvalidSpec("nice", f"{spec.nice!r} is outside Slurm's range")
     if spec.comment is not None and (_CONTROL.search(spec.comment) or len(spec.comment) > 1000):
