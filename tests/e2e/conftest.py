@@ -20,7 +20,17 @@ from tests.e2e.stack import TestStack
 from tests.e2e.world import Chain, World
 
 ORDER = (
-    *("test_person", "test_chain", "test_phases", "test_faults", "test_refusals", "test_release", "test_ppo", "test_variants"),
+    *(
+        "test_person",
+        "test_slurm_tasks",
+        "test_chain",
+        "test_phases",
+        "test_faults",
+        "test_refusals",
+        "test_release",
+        "test_ppo",
+        "test_variants",
+    ),
     *("test_reconcile", "test_alignment_runs", "test_backfill"),
 )
 STARTED_BY_ASSETS = ("train_sft", "collect_preferences", "train_reward_model", "align_policy", "release_policy")
@@ -28,7 +38,7 @@ BY_HAND = ("alignment_refresh", "build_dataset", "rollback_release")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The modules in the order of a model's life: the first has a stack of its own, the last one gives the common one another catalog."""
+    """The modules in the order of a model's life: the first two have stacks of their own, the last one gives the common one another catalog."""
     here = Path(__file__).parent
     mine = [item for item in items if item.path.parent == here]
     mine.sort(key=lambda item: ORDER.index(item.path.stem))
