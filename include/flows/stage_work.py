@@ -29,6 +29,8 @@ from include.stores.errors import NotFound
 JOB_PREFIX = "align"
 RESUBMIT_CAUSES = ("time_limit", "preempted", "node_fail", "boot_fail", "launch_failed", "requeued")
 """Losses that say nothing about the program: the next attempt follows in the same try of the task."""
+SITE_CAUSES = ("no_module", "no_env_file", "wrong_image")
+"""The job's script ended before the program had begun, and would again: a person puts it right."""
 LOOK_AGAIN_S = 2.0
 _AFTER_A_FAILURE_S = 4.0
 
@@ -164,7 +166,7 @@ def _without_report(ended: Ended) -> Exception:
     words = f"{stage}: job {view.job_id} ended as {view.describe()} and left no report in {ended.folder}; its words are in the job's log"
     if view.phase == Phase.SUCCEEDED:
         return JobFailed(f"{words}. COMPLETED alone is no success.", retryable=True, cause="no report")
-    return JobFailed(words, retryable=True, cause=str(view.cause or "no report"))
+    return JobFailed(words, retryable=view.cause not in SITE_CAUSES, cause=str(view.cause or "no report"))
 
 
 def _report(ended: Ended, deadline_s: float) -> dict[str, Any] | None:

@@ -53,6 +53,26 @@ class AccountingDisabled(SlurmError):
     """This site keeps no accounting at all (``accounting_storage/none``): what left the queue can't be looked up."""
 
 
+class FileUnreadable(SlurmError):
+    """The login node answered, and does not let this user read what is at a path, or it is no file. The connection is fine."""
+
+    def __init__(self, path: str, conn_id: str, words: str) -> None:
+        super().__init__(
+            f"{path} can't be read over connection {conn_id!r}: {words}. Its login has to be let in, on all folders on the way too."
+        )
+        self.path = path
+
+
+class OutputUnreadable(SlurmError, AirflowFailException):
+    """Whether a job made its expected output can't be seen, and won't be by asking again. Never retried.
+
+    The submission stays open: when a person has put it right and cleared the task, its job is found again and not run anew.
+    """
+
+    def __init__(self, why: FileUnreadable) -> None:
+        super().__init__(f"{why} Put that right and clear the task: its job is kept, and not run again.")
+
+
 class CommandRefused(SlurmError):
     """A Slurm command ended with an error that it was able to name. ``words`` holds Slurm's own text."""
 

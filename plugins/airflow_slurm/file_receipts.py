@@ -116,14 +116,17 @@ class FileReceipts:
 
     def incident(self, key: str, n: int, what: str, detail: Mapping[str, Any]) -> None:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.incident`."""
-        line = json.dumps({"at": self._clock(), "what": what, "detail": dict(detail)}, sort_keys=True) + "\n"
+        line = json.dumps({"at": self._clock(), "what": what, "detail": dict(detail)}, sort_keys=True)
         with open(self._folder(key) / str(n) / "incidents.jsonl", "a", encoding="utf-8") as file:
-            file.write(line)
+            # A line of its own, whatever a process that was killed while it wrote has left before it.
+            file.write(f"\n{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def incidents(self, key: str, n: int) -> list[dict[str, Any]]:
-        """The notes that :meth:`incident` took, oldest first."""
+        """The notes that :meth:`incident` took, oldest first; one that was not written to its end is named as such."""
         path = self._folder(key) / str(n) / "incidents.jsonl"
-        return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line] if path.exists() else []
+        return [_note(line) for line in path.read_text("utf-8", "replace").split("\n") if line.strip()] if path.exists() else []
 
     def live(self) -> list[Submission]:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.live`."""
@@ -188,6 +191,16 @@ class FileReceipts:
         folder = self._folder(key) / str(n) / "owners"
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(folder / _owner_file(owner), owner)
+
+
+def _note(line: str) -> dict[str, Any]:
+    try:
+        note = json.loads(line)
+    except ValueError:
+        note = None
+    if isinstance(note, dict):
+        return note
+    return {"at": None, "what": "torn_note", "detail": {"text": line[:500]}}
 
 
 def _put_aside(path: Path, folder: Path) -> None:

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm import pools
-from airflow_slurm.errors import BadConnection, SlurmError
+from airflow_slurm.errors import BadConnection, FileUnreadable, OutputUnreadable, SlurmError
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.site.probe import probe
@@ -136,13 +136,21 @@ class SlurmHook(BaseHook):
         """Remote paths that are not there, looked for until all are or the time is over: shared file systems show files late.
 
         :param written_since: what was last written before that time (seconds since the epoch) is of an earlier run, and counts as not there.
+        :raises OutputUnreadable: if this login is not let near one of them until the time is over.
         """
 
         async def look(client: SlurmClient) -> set[str]:
             deadline, left = time.monotonic() + within_s, set(paths)
             while True:
-                left -= {path for path in left if await client.exists(path, written_since)}
+                refused: FileUnreadable | None = None
+                for path in sorted(left):
+                    try:
+                        left -= {path} if await client.exists(path, written_since) else set()
+                    except FileUnreadable as error:
+                        refused = error
                 if not left or time.monotonic() >= deadline:
+                    if refused is not None:
+                        raise OutputUnreadable(refused)
                     return left
                 await asyncio.sleep(2.0)
 

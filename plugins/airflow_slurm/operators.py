@@ -105,6 +105,7 @@ class SlurmJobOperator(JobSteps):
             max_wait_s=self.max_wait_s,
             max_unknown_s=self.max_unknown_s,
             stop=StopPolicy(self.stop_signal, self.stop_grace_s),
+            expected_output=self.expected_output,
         )
 
     def job_spec(self) -> JobSpec:

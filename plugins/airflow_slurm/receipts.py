@@ -24,13 +24,15 @@ Owner = dict[str, Any]
 
 @dataclass(frozen=True)
 class Receipt:
-    """Proof of one submission. Times are seconds since the epoch by the submitter's clock.
+    """Proof of one submission. Times are seconds since the epoch by the submitter's clock, but for ``queued_at``.
 
     :ivar job_id: Slurm's id. :ivar job_name: the name it can be found by.
     :ivar conn_id: the Airflow connection it was submitted over. :ivar cluster: its name, where Slurm said one.
     :ivar released_at: when its hold was lifted; None before. A hold seen after that is somebody else's, and stays.
     :ivar log_path: where its output is written, on the cluster; of an array with ``%a`` for the task's number.
     :ivar array: of an array, the task numbers it was submitted with, such as ``0-3,7%2``.
+    :ivar queued_at: when the job was submitted by Slurm's own clock (its SubmitTime), or else the login node's right after sbatch's answer:
+        what the start of a controller is compared with. None if nobody knows.
     """
 
     job_id: str
@@ -41,6 +43,7 @@ class Receipt:
     released_at: float | None = None
     log_path: str | None = None
     array: str | None = None
+    queued_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :meth:`from_json` takes back."""

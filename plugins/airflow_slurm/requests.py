@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_slurm.receipts import Owner, ReceiptStore, load_store
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.slurm.names import job_name_for
-from airflow_slurm.spec import JobSpec
+from airflow_slurm.slurm.script import own_exits
+from airflow_slurm.spec import JobSpec, check_below
 from airflow_slurm.watch.waiting import Wait
 from airflow_slurm.work.stop import StopPolicy
 from airflow_slurm.work.submit import LookUp, Submitted, Work
@@ -48,6 +49,7 @@ class JobRequest:
     :ivar max_resubmits: how often ``accept`` may ask for another submission within one try of the task.
     :ivar look_up_s: how long a job whose answer got lost is looked for before it is sent again.
     :ivar stop: how the job is ended when it is given up.
+    :ivar expected_output: remote path that the job is to make, if one is to be held against ``root``.
     :ivar carry: small JSON of the caller's, back as ``request_state["carry"]``.
     """
 
@@ -64,6 +66,7 @@ class JobRequest:
     look_up_s: float = 30.0
     stop: StopPolicy = field(default_factory=StopPolicy)
     carry: Mapping[str, Any] = field(default_factory=dict)
+    expected_output: str | None = None
 
     def work(self, on_claim: Callable[[int], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
@@ -73,10 +76,16 @@ class JobRequest:
         """
 
         def spec_for(n: int) -> JobSpec:
-            spec = preemptible.apply(self.spec if isinstance(self.spec, JobSpec) else self.spec(n))
-            return replace(spec, root=root) if root and spec.root is None else spec
+            spec = preemptible.apply(self._spec_of(n))
+            confined = replace(spec, root=root) if root and spec.root is None else spec
+            if confined.root and self.expected_output:
+                check_below("expected_output", self.expected_output, confined.root)
+            return confined
 
         return Work(self.key, spec_for, self.name_of, self.stage_in, on_claim)
+
+    def _spec_of(self, n: int) -> JobSpec:
+        return self.spec if isinstance(self.spec, JobSpec) else self.spec(n)
 
     def name_of(self, n: int) -> str:
         """The job name of submission ``n``."""
@@ -103,6 +112,7 @@ class JobRequest:
             receipts_config=dict(self.receipts_config),
             cluster=done.receipt.cluster,
             submitted_at=done.receipt.submitted_at,
+            queued_at=done.receipt.queued_at,
             log_path=done.receipt.log_path,
             follow_log=follow_log,
             max_unknown_s=self.max_unknown_s,
@@ -110,6 +120,7 @@ class JobRequest:
             stop=vars(self.stop).copy(),
             array=done.receipt.array,
             deadline=deadline,
+            exits={str(code): cause for code, cause in own_exits(self._spec_of(done.n)).items()},
         )
 
     def state(self, slurm_conn_id: str, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:

@@ -38,7 +38,8 @@ class JobSpec(Resources):
         ``SLURM_ARRAY_TASK_ID``.
     :param output: absolute path of the job's output; ``%j`` stands for the job id, ``%%`` for a percent sign. In an array
         ``%A`` is the array's id and ``%a``, which has to be there, the task's number.
-    :param root: folder that ``output`` and ``chdir`` must lie below, where given.
+    :param root: folder that ``output`` and ``chdir`` must lie below, where given; one of them has to be, as Slurm writes its own output into
+        the folder that sbatch was called in, which is the login's home.
     :param components: further components of a heterogeneous job, each a :class:`~airflow_slurm.resources.Resources` or a
         mapping of its fields. The program starts in the first component; ``srun --het-group`` reaches the others.
     :param preemptible: that the job may be preempted: the site's policy for such jobs chooses partition, QOS and requeueing.
@@ -134,6 +135,17 @@ def check_job_name(name: str) -> str:
     return name
 
 
+def check_below(field: str, path: str, root: str | None) -> None:
+    """Refuse a path that climbs up, or lies outside a folder, if there is one.
+
+    :raises InvalidSpec: naming the field.
+    """
+    if ".." in PurePosixPath(path).parts:
+        raise InvalidSpec(field, f"{path!r} climbs up with '..'")
+    if root and not PurePosixPath(path).is_relative_to(root):
+        raise InvalidSpec(field, f"{path!r} does not lie below {root!r}")
+
+
 def _check_program(spec: JobSpec) -> None:
     if bool(spec.command) == bool(spec.body.strip()):
         raise InvalidSpec("command", "give either command or body, and one of them")
@@ -183,10 +195,11 @@ def _check_paths(spec: JobSpec) -> None:
             continue
         if not value.startswith("/") or _CONTROL.search(value) or "\\" in value:
             raise InvalidSpec(name, f"{value!r} is not an absolute path free of control characters and backslashes")
-        if ".." in PurePosixPath(value).parts:
-            raise InvalidSpec(name, f"{value!r} climbs up with '..'")
-        if spec.root and name != "root" and not PurePosixPath(value).is_relative_to(spec.root):
-            raise InvalidSpec(name, f"{value!r} does not lie below {spec.root!r}")
+        check_below(name, value, spec.root)
+    if spec.root and spec.output is None and spec.chdir is None:
+        raise InvalidSpec(
+            "output", f"give it, or chdir, below {spec.root!r}: without either, Slurm writes slurm-%j.out into the login's home"
+        )
     if spec.output and spec.array is None and "%" in re.sub(r"%[j%]", "", spec.output):
         raise InvalidSpec("output", "only %j (the job id) and %% may be used as patterns")
     if spec.output and spec.array is not None:

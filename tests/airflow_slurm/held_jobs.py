@@ -81,7 +81,7 @@ class Watch:
             OWNER,
             "airflow_slurm.file_receipts.FileReceipts",
             {"root": str(store.root)},
-            submitted_at=50.0,
+            queued_at=50.0,
             array=array,
         )
         self.follower = follower_of(wait, Hub(client=node), structlog.get_logger())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_slurm.errors import InvalidSpec, JobFailed, Resubmit
 from airflow_slurm.receipts import JobEnd, Record
-from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, QUEUE_COLUMNS, ROW_END
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow, accounting_rows, queue_rows
 from airflow_slurm.slurm.script import render
 from airflow_slurm.slurm.states import Phase
@@ -34,7 +34,7 @@ def queued(**values: Any) -> QueueRow:
 
 def recorded(raw: str, shown: str, state: str, **values: str) -> AccountingRow:
     given = dict.fromkeys(ACCOUNTING_COLUMNS, "") | {"JobIDRaw": raw, "JobID": shown, "State": state, "JobName": "a"} | values
-    return accounting_rows("|".join(given[name] for name in ACCOUNTING_COLUMNS))[0]
+    return accounting_rows("".join(given[name] + DELIMITER + ROW_END for name in ACCOUNTING_COLUMNS))[0]
 
 
 @given(INDICES, st.none() | st.integers(min_value=1, max_value=99))

@@ -34,9 +34,9 @@ def looked(at: float, rows: list[Any], queue: dict[str, Any] | None = None) -> S
     return Snapshot(at, frozenset({"22"}), queue or {}, by_id(rows))
 
 
-def follower(store: FileReceipts | None = None, submitted_at: float = 100.0, node: LoginNode | None = None) -> ArrayFollower:
+def follower(store: FileReceipts | None = None, queued_at: float | None = 100.0, node: LoginNode | None = None) -> ArrayFollower:
     kept = (FILES, {"root": str(store.root)}) if store is not None else ("", {})
-    wait = Wait("k", 1, "22", "a", 90.0, OWNER, *kept, array="0-2", submitted_at=submitted_at, max_unknown_s=600.0)
+    wait = Wait("k", 1, "22", "a", 90.0, OWNER, *kept, array="0-2", queued_at=queued_at, max_unknown_s=600.0)
     return ArrayFollower(wait, Hub(client=node or LoginNode(scontrol=[BOOTED])), structlog.get_logger())
 
 
@@ -66,8 +66,25 @@ async def test_the_tasks_that_had_run_stay_unknown_and_a_person_is_called_at_the
     assert event["status"] == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("submitted_at", "queued_at", "forgotten"),
+    [(100.0, 260.0, False), (260.0, 100.0, True), (100.0, 200.0, False), (100.0, None, False)],
+    ids=["worker behind", "worker ahead", "within one second", "nobody knows"],
+)
+async def test_the_clock_of_a_worker_does_not_say_whether_a_controller_was_started_anew(
+    submitted_at: float, queued_at: float | None, forgotten: bool
+) -> None:
+    """The controller was started at 200 by its own clock."""
+    wait = Wait("k", 1, "22", "a", 90.0, OWNER, "", {}, array="0-2", submitted_at=submitted_at, queued_at=queued_at, max_unknown_s=600.0)
+    watching = ArrayFollower(wait, Hub(client=LoginNode(scontrol=[BOOTED])), structlog.get_logger())
+    events = [await watching.look(looked(at, [])) for at in (300.0, 500.0, 1200.0)]
+    event = next(event for event in events if event is not None)
+    assert event["status"] == ("ended" if forgotten else "unknown")
+    assert set(causes(event).values()) == {FORGOTTEN if forgotten else "neither queue nor accounting knows it"}
+
+
 async def test_of_a_controller_that_was_not_started_anew_nothing_is_forgotten() -> None:
-    watching = follower(submitted_at=201.0)
+    watching = follower(queued_at=201.0)
     for at in (300.0, 500.0):
         assert await watching.look(looked(at, [])) is None
     event = await watching.look(looked(1200.0, []))

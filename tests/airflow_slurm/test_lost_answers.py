@@ -11,7 +11,7 @@ import structlog
 
 from airflow_slurm.errors import SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.receipts import JobEnd
+from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.commands import ClientSite
 from airflow_slurm.spec import JobSpec
@@ -134,6 +134,29 @@ async def test_a_held_job_that_the_controller_forgot_when_it_died_is_sent_again(
     assert live.receipt == done.receipt
 
 
+async def test_a_job_that_may_have_been_released_before_its_worker_died_is_not_sent_again(sent: Callable, store: FileReceipts) -> None:
+    """It has run and left the queue (MinJobAge), and slurmdbd lags behind: neither no row nor one that waits proves that it never ran."""
+    for said in (NOTHING, Answer("70|70|PENDING|0:0|100|Unknown|Unknown|0|1|None assigned|sft-1\n", "", 0)):
+        claim = store.claim("k", OWNER)
+        name = f"sft-{claim.n}"
+        store.record("k", claim.n, Receipt("70", name, "c1", submitted_at=100.0, queued_at=100.0))
+        node = LoginNode(sbatch=[Answer("71\n", "", 0)], sacct=[said], scontrol=[NO_SUCH_JOB])
+        done = await sent(node)
+        assert (done.receipt.job_id, "sbatch" in node.names()) == ("70", False)
+        assert done.receipt.released_at is not None  # whoever waits for it finds out, as of any released job that is gone
+        store.close("k", claim.n, JobEnd("lost"))
+
+
+async def test_when_a_job_was_queued_is_said_by_the_clocks_of_the_cluster_only(sent: Callable, store: FileReceipts) -> None:
+    done = await sent(LoginNode(sbatch=[Answer("70\n", "", 0)], squeue=[queued("70")]))
+    assert (done.receipt.queued_at, (done.receipt.submitted_at or 0) > 1e9) == (100.0, True)
+    store.close("k", 1, JobEnd("succeeded"))
+    node = LoginNode(sbatch=[Answer("71\n", "", 0, clock=103.0)], squeue=[DOWN, NOTHING])
+    assert (await sent(node)).receipt.queued_at == 103.0
+    store.close("k", 2, JobEnd("succeeded"))
+    assert (await sent(LoginNode(sbatch=[Answer("72\n", "", 0)], squeue=[DOWN, NOTHING]))).receipt.queued_at is None
+
+
 async def test_a_job_that_ended_in_its_hold_is_not_sent_again(sent: Callable) -> None:
     cancelled = Answer("70|70|CANCELLED by 0|0:0|100|Unknown|200|0|1|None assigned|sft-1\n", "", 0)
     node = LoginNode(sbatch=[Answer("70\n", "", 0)], sacct=[cancelled], scontrol=[NO_SUCH_JOB])
@@ -158,8 +181,9 @@ async def test_a_job_that_its_controller_forgot_is_named_lost_once_the_controlle
     node = LoginNode(scontrol=[Answer("Configuration data as of 999\nBOOT_TIME               = 200\n", "", 0)])
     store.claim("k", OWNER)
     wait = Wait(
-        "k", 1, "9", "sft-1", 90.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)}, submitted_at=100.0
-    )
+        "k", 1, "9", "sft-1", 90.0, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)}, submitted_at=100.0,
+        queued_at=100.0,
+    )  # fmt: skip
     follower = JobFollower(wait, Hub(client=node), structlog.get_logger())
     look = await take_snapshot(node, [follower.watched])
     assert await follower.look(look) is None

@@ -156,3 +156,14 @@ def test_the_history_of_a_key_holds_all_its_submissions_and_everyone_who_waited(
     assert (second.n, second.receipt, second.end, second.owners) == (2, None, None, (OTHER,))
     assert history_of(store, "another key") == []
     assert [change.state for change in view.history] == ["RUNNING"]
+
+
+@pytest.mark.parametrize("left", [b'{"at": 3, "what": "od', b"\xff\x00{", b"[]", b""])
+def test_a_note_that_was_cut_off_hides_no_other_and_is_named(store: FileReceipts, left: bytes) -> None:
+    store.claim(KEY, OWNER)
+    store.incident(KEY, 1, "before", {})
+    with (store._folder(KEY) / "1" / "incidents.jsonl").open("ab") as file:
+        file.write(left)  # and here the process was killed
+    store.incident(KEY, 1, "after", {})
+    [record] = history_of(store, KEY)
+    assert [note["what"] for note in record.incidents] == ["before", *(["torn_note"] if left else []), "after"]

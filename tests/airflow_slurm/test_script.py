@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_slurm.containers import WRONG_IMAGE
 from airflow_slurm.errors import InvalidSpec
+from airflow_slurm.requests import JobRequest
 from airflow_slurm.slurm.names import job_name_for
-from airflow_slurm.slurm.script import quote_directive, render
+from airflow_slurm.slurm.script import NO_MODULE, own_exits, quote_directive, render
 from airflow_slurm.spec import JobSpec, check_job_name, safe_name
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
@@ -140,6 +143,7 @@ def test_the_default_name_depends_on_key_and_number_alone() -> None:
         ("output", {"output": "/runs/%u.log"}),
         ("output", {"output": "/runs/../etc/x", "root": "/runs"}),
         ("output", {"output": "/elsewhere/x.log", "root": "/runs"}),
+        ("output", {"root": "/runs"}),
         ("chdir", {"chdir": "/a\nb"}),
         ("command", {"body": "true"}),
     ],
@@ -158,3 +162,25 @@ def test_an_unknown_field_names_the_known_ones() -> None:
 def test_the_log_is_where_the_pattern_says() -> None:
     spec = JobSpec(command=("true",), output="/runs/50%%/slurm-%j.log", root="/runs")
     assert spec.log_path("77") == "/runs/50%/slurm-77.log"
+
+
+def test_a_folder_to_run_in_keeps_slurms_own_output_below_the_root() -> None:
+    assert JobSpec(command=("true",), chdir="/runs/x", root="/runs").output is None
+
+
+@pytest.mark.parametrize(("path", "said"), [("/models/done", "does not lie below"), ("/runs/../models/done", "climbs up")])
+def test_an_expected_output_lies_below_the_root_of_job_or_connection(path: str, said: str) -> None:
+    for root, of_connection in (("/runs", None), (None, "/runs")):
+        spec = JobSpec(command=("true",), output="/runs/%j.log", root=root)
+        request = JobRequest("k", spec, "x", {}, expected_output=path)
+        with pytest.raises(InvalidSpec, match=f"expected_output.*{said}"):
+            request.work(lambda n: None, of_connection).spec_for(1)
+        assert replace(request, expected_output="/runs/done").work(lambda n: None, of_connection).spec_for(1).root == "/runs"
+
+
+def test_the_scripts_own_exit_codes_are_those_of_what_it_has_to_load() -> None:
+    image = {"runtime": "apptainer", "image": "/images/a.sif", "sha256": "0" * 64}
+    assert own_exits(JobSpec(command=("true",))) == {}
+    assert own_exits(JobSpec(command=("true",), modules=("cuda",))) == {NO_MODULE: "no_module"}
+    assert own_exits(JobSpec.from_mapping({"command": ["true"], "container": image})) == {WRONG_IMAGE: "wrong_image"}
+    assert own_exits(JobSpec.from_mapping({"command": ["true"], "container": image | {"image": f"a/b@sha256:{'0' * 64}"}})) == {}

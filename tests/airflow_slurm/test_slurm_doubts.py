@@ -63,7 +63,7 @@ async def end_of(client: SlurmClient, store: FileReceipts, key: str, done: Submi
     """What the follower says of the job's end."""
     wait = Wait(
         key, done.n, done.receipt.job_id, done.receipt.job_name, done.since, OWNER, "airflow_slurm.file_receipts.FileReceipts",
-        {"root": str(store.root)}, submitted_at=done.receipt.submitted_at,
+        {"root": str(store.root)}, submitted_at=done.receipt.submitted_at, queued_at=done.receipt.queued_at,
     )  # fmt: skip
     follower = follower_of(wait, Hub(client=client), structlog.get_logger())
     events: list[dict[str, Any]] = []

@@ -215,3 +215,27 @@ async def test_no_value_of_a_job_is_executed_and_none_is_changed(client: SlurmCl
 
 def everything_below(folder: Path) -> list[Path]:
     return list(folder.rglob("*"))
+
+
+NAMES = ("line\nfeed", "x|\n{id}|{id}|COMPLETED|0|0|1|1|1|1|n1|None|{name}", "a\u2028b", "\x85", "\x0b\x0c\r", "\n", " ", "")
+
+
+async def test_names_of_other_jobs_hide_nothing_and_forge_nothing(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str
+) -> None:
+    done = await sent(client, store, key)
+    ours = done.receipt
+    names = [name.format(id=ours.job_id, name=ours.job_name) for name in NAMES]
+    ids = [slurm.run("sbatch", "--parsable", "--hold", f"--job-name={name}", "--wrap=true").stdout.strip() for name in names]
+    rows = {row.job_id: row for row in await client.queue()}
+    assert [rows[job_id].name for job_id in ids] == names
+    assert (rows[ours.job_id].name, rows[ours.job_id].state.info.phase.ended) == (ours.job_name, False)
+    assert len(await client.queue_of_all(ids=[*ids, ours.job_id])) == len(names) + 1
+    # accounting_storage keeps no character beyond latin1, and calls an empty name "allocation".
+    known = [name.replace("\u2028", "?").replace("\x85", "?") or "allocation" for name in names]
+
+    async def all_there() -> bool:
+        return {row.job_id: row.name for row in await client.accounting(done.since, ids=ids)} == dict(zip(ids, known, strict=True))
+
+    await until(all_there)
+    assert done.receipt.queued_at == rows[ours.job_id].submit_time

@@ -25,7 +25,7 @@ RESOLUTIONS = ("lost", "ended")
 
 @dataclass(frozen=True)
 class Receipt:
-    """What a submission left behind. Times are seconds since the epoch."""
+    """What a submission left behind. Times are seconds since the epoch; `queued_at` is by the cluster's own clock."""
 
     job_id: str
     job_name: str
@@ -35,6 +35,7 @@ class Receipt:
     released_at: float | None = None
     log_path: str | None = None
     array: str | None = None
+    queued_at: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -36,12 +36,14 @@ class Answer:
     """What a command wrote and how it ended.
 
     :ivar then: of the command that was sent along with it; None if that didn't run, or its answer did not arrive whole.
+    :ivar clock: the login node's, between the two, in seconds since the epoch; None if it wasn't read.
     """
 
     stdout: str
     stderr: str
     code: int
     then: Answer | None = None
+    clock: float | None = None
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,10 @@ class SlurmClient:
             raise failures.submission_failure(answer.stderr, answer.code)
         job_id, cluster = parse.sbatch_receipt(answer.stdout)
         cluster = cluster or self._site.cluster
-        receipt = Receipt(job_id, job_name, self.conn_id, cluster, log_path=spec.log_path(job_id), array=spec.array)
-        return Queued(receipt, _rows_along(answer, job_name))
+        rows = _rows_along(answer, job_name)
+        own = [row.submit_time for row in whole_jobs(rows or ()) if row.job_id == job_id]
+        queued_at, path = next(iter(own), None) or answer.clock, spec.log_path(job_id)
+        return Queued(Receipt(job_id, job_name, self.conn_id, cluster, log_path=path, array=spec.array, queued_at=queued_at), rows)
 
     async def queue(self, name: str | None = None, *, holds: bool = False) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.
@@ -267,15 +271,20 @@ class SlurmClient:
         line = commands.remote_line(argv, self._site, mark, len(stdin.encode()) if stdin else None, then)
         printed, stderr = await self._transport.run(line, stdin, argv[0])
         try:
-            stdout, code = parse.between_marks(printed, mark)
+            stdout, code = _answered(argv, printed, mark)
         except AnswerLost as error:
             raise AnswerLost(f"{argv[0]} was started over connection {self.conn_id!r}: {error} {stderr[-500:]}") from error
         second = None
         if then is not None:
             with suppress(AnswerLost):
-                words, second_code = parse.between_marks(printed, mark + "T")
+                words, second_code = _answered(then, printed, mark + "T")
                 second = Answer(words, stderr, second_code)
-        return Answer(stdout, stderr, code, second)
+        return Answer(stdout, stderr, code, second, parse.clock_behind(printed, mark))
+
+
+def _answered(argv: Sequence[str], printed: str, mark: str) -> tuple[str, int]:
+    stdout, code = parse.between_marks(printed, mark)
+    return (parse.with_row_ends(stdout, mark) if any(commands.ROW_END in word for word in argv) else stdout), code
 
 
 def _without_components(rows: Sequence[parse.QueueRow]) -> list[parse.QueueRow]:

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 import asyncssh
 
-from airflow_slurm.errors import AnswerLost, BadConnection, LoginRefused, SshUnreachable
+from airflow_slurm.errors import AnswerLost, BadConnection, FileUnreadable, LoginRefused, SshUnreachable
 from airflow_slurm.remote.text import decode
 
 # At INFO, asyncssh writes every command and channel into the log of whatever task asks.
@@ -24,7 +24,13 @@ MAX_CHANNELS = 5
 #: For reading a piece of a file, in seconds; commands have a limit of their own, since Slurm's clients wait long.
 READ_TIMEOUT_S = 15.0
 
+#: Bytes of standard output, and of standard error, that one command may write: a queue of 100 000 jobs is a third of it.
+MAX_OUTPUT, MAX_STDERR = 64 * 1024 * 1024, 1024 * 1024
+_PIECE = 256 * 1024
+
 _BROKEN = (asyncssh.Error, OSError, EOFError)
+#: Of what an SFTP server may answer, that which says that its session is of no use any more. Whatever else it says is about the file.
+_SESSION_GONE = (asyncssh.SFTPNoConnection, asyncssh.SFTPConnectionLost, asyncssh.SFTPBadMessage)
 
 
 class SshTransport:
@@ -60,13 +66,18 @@ class SshTransport:
         """Standard output and error of one command line.
 
         :param what: what to call it in errors.
-        :raises SshUnreachable: if it wasn't started. :raises AnswerLost: if it was, and nobody knows how it ended.
+        :raises SshUnreachable: if it wasn't started. :raises AnswerLost: if it was, and nobody knows how it ended, or it never stops to write.
         """
         async with self._channels:
             process = await self._start(line)
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    stdout, stderr = await process.communicate(stdin.encode())
+                    stdout, stderr = await _written(process, stdin.encode())
+            except _TooMuch as error:
+                process.close()
+                raise AnswerLost(
+                    f"{what} over connection {self.conn_id!r} was cut off: {error}. Does a start-up file of the login there print without end?"
+                ) from error
             except asyncio.CancelledError:
                 process.close()  # its channel is one of the few there are
                 raise
@@ -89,6 +100,8 @@ class SshTransport:
                     await self._drop(connection)
                     raise SshUnreachable(f"No SFTP session over connection {self.conn_id!r}: {_words(error)}") from error
             return self._sftp
+
+    # A file that is there and can't be read raises FileUnreadable in each of these; the connection stays.
 
     async def size_of(self, path: str) -> int | None:
         """Bytes of a remote file; None if it isn't there."""
@@ -123,7 +136,7 @@ class SshTransport:
     async def _reading(self, path: str) -> AsyncIterator[asyncssh.SFTPClient]:
         """An SFTP client for one read, which must not take for ever.
 
-        :raises SshUnreachable: if it breaks or takes too long; the next read starts over.
+        :raises FileUnreadable: if the server says no. :raises SshUnreachable: if it breaks or takes too long; the next read starts over.
         """
         sftp = await self.sftp()
         try:
@@ -132,6 +145,9 @@ class SshTransport:
         except asyncssh.SFTPNoSuchFile:
             raise
         except (*_BROKEN, TimeoutError) as error:
+            if isinstance(error, asyncssh.SFTPError) and not isinstance(error, _SESSION_GONE):
+                # A shared connection is not ended because of one file: all other jobs hang on it.
+                raise FileUnreadable(path, self.conn_id, _words(error)) from error
             if self._sftp is sftp:  # not one that somebody else has opened meanwhile
                 self._sftp = None
                 await self._drop(self._connection)
@@ -190,6 +206,37 @@ class SshTransport:
             except (*_BROKEN, TimeoutError) as error:
                 raise SshUnreachable(f"No SSH connection {self.conn_id!r}: {_words(error)}") from error
             return self._connection
+
+
+class _TooMuch(Exception):
+    """A command writes more than any answer is long."""
+
+
+async def _written(process: asyncssh.SSHClientProcess[bytes], stdin: bytes) -> tuple[bytes, bytes]:
+    """What a command writes until it has ended."""
+    if stdin:
+        process.stdin.write(stdin)
+        process.stdin.write_eof()
+    streams = (("standard output", process.stdout, MAX_OUTPUT), ("standard error", process.stderr, MAX_STDERR))
+    reading = [asyncio.create_task(_bounded(*stream)) for stream in streams]
+    try:
+        stdout, stderr = await asyncio.gather(*reading)
+        await process.wait_closed()
+    finally:
+        for task in reading:
+            task.cancel()
+    return stdout, stderr
+
+
+async def _bounded(name: str, stream: asyncssh.SSHReader[bytes], most: int) -> bytes:
+    """All of a stream. :raises _TooMuch: for one that goes on and on, before it fills the memory of whoever waits for all jobs."""
+    pieces, size = [], 0
+    while piece := await stream.read(_PIECE):
+        size += len(piece)
+        if size > most:
+            raise _TooMuch(f"it wrote more than {most // 1024 // 1024} MiB to {name}")
+        pieces.append(piece)
+    return b"".join(pieces)
 
 
 def _words(error: BaseException) -> str:

@@ -16,7 +16,9 @@ from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.spec import check_job_name
 
 DELIMITER = "|"
-#: Name comes last: it is the one column that may hold the delimiter.
+#: Stands in an argument for the mark of the call (see :func:`remote_line`), and in the answer for what came of it. A job's name may hold
+#: anything, line feeds too (22.05 takes them): what ends a row has to be something that nobody who names a job can know.
+ROW_END = "\x1e"
 QUEUE_COLUMNS = (
     "JobID",
     "JobArrayID",
@@ -45,6 +47,7 @@ ACCOUNTING_COLUMNS = (
     "NNodes",
     "NodeList",
     "JobName",
+    "AllocTRES",
 )
 #: What a Slurm client may need from the login environment. Everything else, all SLURM_*, SBATCH_*, SQUEUE_*, SACCT_*
 #: and PMIX_* of an allocation and all secrets of a worker included, stays out.
@@ -95,7 +98,7 @@ def squeue(
     if all_users and not ids and not name:
         raise ValueError("squeue for all users needs job ids or a name: without either it lists the whole site's queue")
     delimited = QUEUE_COLUMNS[:-1] + (HOLD_COLUMNS if holds else ())
-    columns = ",".join(f"{column}:{DELIMITER}" for column in delimited) + f",{QUEUE_COLUMNS[-1]}:"
+    columns = ",".join(f"{column}:{DELIMITER}" for column in delimited) + f",{QUEUE_COLUMNS[-1]}:{DELIMITER}{ROW_END}"
     chosen = [] if all_users else ["--me"]
     chosen += [_names_option(name)] if name else []
     chosen += [f"--jobs={','.join(check_job_id(i) for i in ids)}"] if ids else []
@@ -122,8 +125,8 @@ def sacct(
     return [
         "sacct",
         *([] if steps else ["--allocations"]),
-        "--parsable2",
-        f"--delimiter={DELIMITER}",
+        "--parsable",
+        f"--delimiter={DELIMITER}{ROW_END}",
         "--noheader",
         "--duplicates",
         *(["--allusers"] if all_users else []),
@@ -203,15 +206,17 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
 
     It runs below ``/bin/sh`` whatever the login shell is. Variables are unset there by name, so that a token among those
     that are kept (``SLURM_JWT``) never stands in an argument list. What a start-up file or a banner prints comes before the first
-    mark; an answer without the last mark is not whole. The last mark carries the exit code.
+    mark; an answer without the last mark is not whole. The last mark carries the exit code. With a second command, the far side's clock stands
+    behind the first one, in a line ``{mark}C:{seconds}``.
 
-    :param mark: letters and digits that no output holds by chance.
+    :param mark: letters and digits that no output holds by chance. It also takes the place of every :data:`ROW_END`, of the second command as ``{mark}T``.
     :param input_bytes: how much standard input the command has to get. If the connection breaks within it, the command
         would else see an early end and take it for all: sbatch would queue the first half of a script.
     :param then: a second command that runs if the first one succeeded, between the marks ``{mark}T``.
     """
     if not mark.isalnum():
         raise ValueError("the mark is made of letters and digits only")
+    argv, then = _with_mark(argv, mark), None if then is None else _with_mark(then, mark + "T")
     kept = "|".join(KEPT_VARIABLES)
     names = "$(env | sed -n 's/^\\([A-Za-z_][A-Za-z0-9_]*\\)=.*/\\1/p')"
     steps = [f'for v in {names}; do case "$v" in {kept}) ;; *) unset "$v" ;; esac; done']
@@ -228,6 +233,7 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
         command = f'printf %s "${{input%x}}" | {command}'
     steps += _marked(command, mark)
     if then is not None:
+        steps.append(f"printf '%s:%s\\n' {mark}C \"$(date +%s)\"")
         steps.append(f'[ "$code" -eq 0 ] || exit 0; {"; ".join(_marked(shlex.join(then), mark + "T"))}')
     script = "; ".join(steps)
     return "/bin/sh -c " + shlex.quote(script)
@@ -235,6 +241,10 @@ def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: i
 
 def _names_option(name: str | Sequence[str]) -> str:
     return f"--name={','.join(check_job_name(one) for one in ([name] if isinstance(name, str) else name))}"
+
+
+def _with_mark(argv: Sequence[str], mark: str) -> list[str]:
+    return [word.replace(ROW_END, mark) for word in argv]
 
 
 def _marked(command: str, mark: str) -> list[str]:

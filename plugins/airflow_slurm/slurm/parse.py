@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
-from zoneinfo import ZoneInfo
 
 from airflow_slurm.errors import AnswerLost, UnreadableAnswer
-from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, HOLD_COLUMNS, QUEUE_COLUMNS
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, HOLD_COLUMNS, QUEUE_COLUMNS, ROW_END
 from airflow_slurm.slurm.states import State, parse_state
 
+#: What stands before the rows of each cluster, where several were asked.
+_HEADINGS = re.compile(r"\A(?:CLUSTER: [^\n]*(?:\n|\Z)|[ \t\r]*\n)+")
 _NOTHING = {"", "N/A", "NONE", "UNKNOWN", "INVALID", "(NULL)", "NOT_SET"}
 
 
@@ -48,6 +48,7 @@ class AccountingRow:
     """One line of sacct: one incarnation of one job. Times are seconds since the epoch.
 
     :ivar ran: whether it has a start time, or a step (where steps were asked for).
+    :ivar gpus: that it was given; None where accounting doesn't say what it was given.
     """
 
     job_id: str
@@ -63,6 +64,7 @@ class AccountingRow:
     node_list: str
     name: str
     ran: bool = False
+    gpus: int | None = None
 
 
 @dataclass(frozen=True)
@@ -77,15 +79,6 @@ class Controller:
     own_uids: frozenset[int] = frozenset({0})
 
 
-@dataclass(frozen=True)
-class SlurmTime:
-    """A time as it was printed, with the zone it was printed in; ``epoch`` is None where it doesn't name one instant."""
-
-    raw: str
-    zone: str
-    epoch: float | None
-
-
 def between_marks(text: str, mark: str) -> tuple[str, int]:
     """What a command wrote, without what start-up files wrote around it, and its exit code.
 
@@ -97,12 +90,23 @@ def between_marks(text: str, mark: str) -> tuple[str, int]:
     return found.group(1), int(found.group(2))
 
 
+def with_row_ends(text: str, mark: str) -> str:
+    """The answer to a question that held :data:`~airflow_slurm.slurm.commands.ROW_END`, with it in the mark's place, and nowhere else."""
+    return text.replace(ROW_END, "\ufffd").replace(mark, ROW_END)
+
+
+def clock_behind(text: str, mark: str) -> float | None:
+    """The far side's clock after the first of two commands, in seconds since the epoch; None if it did not arrive."""
+    found = re.search(rf"\n{mark}C:([0-9]+)\r?\n", text)
+    return float(found.group(1)) if found else None
+
+
 def sbatch_receipt(text: str) -> tuple[str, str | None]:
     """Job id and cluster from any form in which sbatch confirms: ``12``, ``12;c1``, ``Submitted batch job 12 on cluster c1``.
 
     :raises AnswerLost: if no line is a confirmation.
     """
-    for line in reversed(text.splitlines()):
+    for line in reversed(text.split("\n")):
         line = line.strip()
         if found := re.fullmatch(r"([0-9]+)(?:;([A-Za-z0-9._-]+))?", line):
             return found.group(1), found.group(2)
@@ -118,9 +122,9 @@ def queue_rows(text: str, holds: bool = False) -> list[QueueRow]:
     :raises UnreadableAnswer: for a line that is neither.
     """
     if not holds:
-        return [_queue_row(columns) for columns in _lines(text, len(QUEUE_COLUMNS), "squeue")]
+        return [_queue_row(columns) for columns in _queue_columns(text, len(QUEUE_COLUMNS))]
     rows = []
-    for columns in _lines(text, len(QUEUE_COLUMNS) + len(HOLD_COLUMNS), "squeue"):
+    for columns in _queue_columns(text, len(QUEUE_COLUMNS) + len(HOLD_COLUMNS)):
         *usual, eligible, dependency, name = columns
         waits = dependency.strip() not in ("", "(null)")
         rows.append(replace(_queue_row([*usual, name]), first_hold=epoch(eligible) is None and not waits))
@@ -132,7 +136,7 @@ def accounting_rows(text: str) -> list[AccountingRow]:
 
     :raises UnreadableAnswer: for a line with too few columns.
     """
-    rows = [_accounting_row(columns) for columns in _lines(text, len(ACCOUNTING_COLUMNS), "sacct")]
+    rows = [_accounting_row(columns) for columns in _accounting_columns(text)]
     stepped = {row.job_id.partition(".")[0] for row in rows if "." in row.job_id}
     jobs = [row for row in rows if "." not in row.job_id]
     return [replace(row, ran=True) if row.start_time is not None or row.job_id in stepped else row for row in jobs]
@@ -148,19 +152,6 @@ def epoch(text: str) -> float | None:
     return float(word)
 
 
-def local_time(text: str, zone: str) -> SlurmTime | None:
-    """A time that a site prints in its own zone. The hour that comes twice in autumn stays without an instant."""
-    word = text.strip()
-    if word.upper() in _NOTHING:
-        return None
-    try:
-        moment = datetime.strptime(word, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=ZoneInfo(zone))
-    except ValueError as error:
-        raise UnreadableAnswer(f"Slurm printed the time {word!r} in an unknown form.") from error
-    first, second = moment.timestamp(), moment.replace(fold=1).timestamp()
-    return SlurmTime(word, zone, first if first == second else None)
-
-
 def controller(text: str) -> Controller:
     """Out of ``scontrol show config``: ``BOOT_TIME``, and the users of the lines ``SlurmUser`` and ``SlurmdUser``, such as ``slurm(64030)``."""
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
@@ -171,15 +162,6 @@ def controller(text: str) -> Controller:
 def node_reasons(text: str) -> list[str]:
     """Why nodes are down or drained, out of ``scontrol --oneliner show node``; nothing of those that are well."""
     return [found.strip() for found in re.findall(r"\bReason=([^\[\n]*)", text) if found.strip()]
-
-
-def elapsed_s(text: str) -> float | None:
-    """Seconds from ``[D-]HH:MM:SS``, ``MM:SS`` or ``MM:SS.mmm``; None for anything that is no duration."""
-    found = re.fullmatch(r"(?:(?:([0-9]+)-)?([0-9]+):)?([0-9]+):([0-9]+(?:\.[0-9]+)?)", text.strip())
-    if not found:
-        return None
-    days, hours, minutes, seconds = found.groups()
-    return int(days or 0) * 86400 + int(hours or 0) * 3600 + int(minutes) * 60 + float(seconds)
 
 
 def array_tasks(job_id: str) -> list[int]:
@@ -206,11 +188,6 @@ def array_tasks(job_id: str) -> list[int]:
     return tasks
 
 
-def matches(wanted: str, raw_id: str, array_id: str) -> bool:
-    """Whether a row is about ``wanted``, in either form in which array tasks and het components are named."""
-    return wanted in (raw_id, array_id)
-
-
 def exit_pair(text: str) -> tuple[int | None, int | None]:
     """Exit code and signal from sacct's ``7:0`` or ``0:9``."""
     found = re.fullmatch(r"([0-9]+):([0-9]+)", text.strip())
@@ -226,14 +203,34 @@ def wait_status(text: str) -> tuple[int | None, int | None]:
     return status >> 8, status & 0x7F
 
 
-def _lines(text: str, columns: int, command: str) -> Iterator[list[str]]:
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("CLUSTER: "):
-            continue
-        parts = line.split(DELIMITER, columns - 1)
-        if len(parts) < columns or not parts[0].strip()[:1].isdigit():
-            raise UnreadableAnswer(f"{command} printed a line of an unknown form: {line[:200]!r}")
-        yield parts
+def _queue_columns(text: str, columns: int) -> Iterator[list[str]]:
+    """The columns of each row of squeue, whose rows end with a mark; recorded answers have a line each."""
+    end = f"{DELIMITER}{ROW_END}\n" if ROW_END in text else "\n"
+    *rows, rest = (text.removesuffix("\n") + "\n").split(end)
+    if rest.strip() and not _HEADINGS.fullmatch(rest):
+        raise UnreadableAnswer(f"squeue printed a row without its end: {rest[:200]!r}")
+    rows = [_HEADINGS.sub("", row) for row in rows]
+    return _checked((row.split(DELIMITER, columns - 1) for row in rows if row.strip()), columns, "squeue")
+
+
+def _accounting_columns(text: str) -> Iterator[list[str]]:
+    """The columns of each row of sacct, each of which ends with a mark; recorded answers have a line each, without the last column."""
+    width = len(ACCOUNTING_COLUMNS)
+    if ROW_END not in text:
+        lines = (line for line in text.split("\n") if line.strip() and not line.startswith("CLUSTER: "))
+        return _checked((line.split(DELIMITER, width - 2) for line in lines), width - 1, "sacct")
+    *cells, rest = text.split(DELIMITER + ROW_END)
+    if rest.strip() or len(cells) % width:
+        raise UnreadableAnswer(f"sacct printed a row without its end: {rest[-200:]!r}")
+    cells[::width] = [_HEADINGS.sub("", first.removeprefix("\n")) for first in cells[::width]]
+    return _checked((cells[at : at + width] for at in range(0, len(cells), width)), width, "sacct")
+
+
+def _checked(rows: Iterable[list[str]], width: int, command: str) -> Iterator[list[str]]:
+    for columns in rows:
+        if len(columns) < width or not columns[0].strip()[:1].isdigit():
+            raise UnreadableAnswer(f"{command} printed a row of an unknown form: {DELIMITER.join(columns)[:200]!r}")
+        yield columns
 
 
 def _queue_row(columns: list[str]) -> QueueRow:
@@ -257,7 +254,7 @@ def _queue_row(columns: list[str]) -> QueueRow:
 
 
 def _accounting_row(columns: list[str]) -> AccountingRow:
-    raw, array, state, exit_code, submit, start, end, elapsed, nodes, node_list, name = columns
+    raw, array, state, exit_code, submit, start, end, elapsed, nodes, node_list, name, *allocated = columns
     code, signal = exit_pair(exit_code)
     return AccountingRow(
         raw.strip(),
@@ -272,7 +269,17 @@ def _accounting_row(columns: list[str]) -> AccountingRow:
         int(nodes) if nodes.strip().isdigit() else 0,
         _nodes(node_list),
         name,
+        gpus=_gpus(*allocated) if allocated else None,
     )
+
+
+def _gpus(allocated: str) -> int | None:
+    """GPUs out of ``billing=8,cpu=8,gres/gpu=2,gres/gpu:a100=2,mem=64G,node=1``; None where a run has no resources, or the site counts no GPUs."""
+    if not allocated.strip():
+        return None
+    found = re.search(r"(?:^|,)gres/gpu=([0-9]+)(?:,|$)", allocated.strip())
+    typed = re.findall(r"(?:^|,)gres/gpu:[^=,]+=([0-9]+)(?=,|$)", allocated.strip())
+    return int(found.group(1)) if found else sum(map(int, typed))
 
 
 def _nodes(text: str) -> str:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
+from airflow_slurm.containers import WRONG_IMAGE
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.resources import Resources, gpus_of, switches_of
 from airflow_slurm.spec import JobSpec
 
-#: Exit code of a job whose environment module could not be loaded.
-NO_MODULE = 78
+#: Exit code of a job whose environment module could not be loaded. Neither sysexits.h, the shell nor Python ends with it, or with WRONG_IMAGE.
+NO_MODULE = 111
 #: Where the ``module`` function comes from in a shell that is no login shell.
 _MODULE_INIT = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash"
 #: Fields and options that every component of a job may have, and those that belong to the job as a whole.
@@ -57,6 +58,12 @@ def render(spec: JobSpec) -> str:
     lines += spec.container.check_lines() if spec.container else []
     lines += ["exec " + shlex.join(_command(spec)) if spec.command else _lines_only(spec.body)]
     return "\n".join(lines) + "\n"
+
+
+def own_exits(spec: JobSpec) -> dict[int, str]:
+    """Exit codes that this job's script ends with before its program has begun, and the cause in one word: another try would end the same."""
+    found = {NO_MODULE: "no_module"} if spec.modules else {}
+    return found | ({WRONG_IMAGE: "wrong_image"} if spec.container and spec.container.is_file else {})
 
 
 def quote_directive(value: str) -> str:

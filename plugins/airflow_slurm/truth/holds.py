@@ -133,7 +133,9 @@ def may_be_mistaken(view: JobView) -> bool:
     return view.ended and not view.doubtful and view.state in MISTAKEN and bool(view.node_list or seen_running(view))
 
 
-def as_doubted(view: JobView, controller: Controller, submitted_at: float, reasons: Sequence[str] = (), *, ended_by_us: bool) -> JobView:
+def as_doubted(
+    view: JobView, controller: Controller, submitted_at: float | None, reasons: Sequence[str] = (), *, ended_by_us: bool
+) -> JobView:
     """The end of a job, marked as doubtful if it may be a restarted controller's mistake; what it made decides then: :func:`output_decides`.
 
     A controller killed within seconds of a start comes back with the job as waiting, and starts it beside itself: slurmd refuses, and Slurm cancels
@@ -146,7 +148,7 @@ def as_doubted(view: JobView, controller: Controller, submitted_at: float, reaso
     Whoever is named as its end is believed: with ``CANCELLED by 1000`` a person cancelled it. Only root and the users of Slurm's daemons are no
     persons here, nor is nobody (``squeue`` names none, and accounting may be late or not kept).
 
-    :param submitted_at: in seconds since the epoch. :param reasons: why its nodes are drained, where :func:`asks_nodes`.
+    :param submitted_at: in seconds since the epoch, by the cluster's clock. :param reasons: why its nodes are drained, where :func:`asks_nodes`.
     :param ended_by_us: whether the submission was given up, or is closed.
     """
     if ended_by_us or not may_be_mistaken(view) or _ended_by_somebody(view, controller):
@@ -158,7 +160,7 @@ def as_doubted(view: JobView, controller: Controller, submitted_at: float, reaso
     return replace(view, phase=Phase.LOST, cause="launch_failed" if view.doubtful else FORGOTTEN, retryable=True)
 
 
-def asks_nodes(view: JobView, controller: Controller, submitted_at: float) -> bool:
+def asks_nodes(view: JobView, controller: Controller, submitted_at: float | None) -> bool:
     """Whether its nodes have to be asked why somebody unnamed cancelled it."""
     unnamed = view.state == "CANCELLED" and bool(nodes_of(view)) and not _ended_by_somebody(view, controller)
     return unnamed and (_at_its_start(view) or started_anew(controller.booted_at, submitted_at))

@@ -102,16 +102,19 @@ def may_be_forgotten(view: JobView, seen: Observation) -> bool:
     )
 
 
-def forgotten(view: JobView, booted_at: float | None, submitted_at: float) -> JobView:
+def forgotten(view: JobView, booted_at: float | None, submitted_at: float | None) -> JobView:
     """A job that nobody knows is lost for good if its controller was started anew after the submission; else nothing changes."""
     if not started_anew(booted_at, submitted_at):
         return view
     return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True, unknown_since=None)
 
 
-def started_anew(booted_at: float | None, submitted_at: float) -> bool:
-    """Whether a controller was started after a submission; a time that nobody knows is no proof."""
-    return booted_at is not None and booted_at >= submitted_at
+def started_anew(booted_at: float | None, submitted_at: float | None) -> bool:
+    """Whether a controller was started after a submission; a time that nobody knows is no proof, nor are two within one second.
+
+    :param submitted_at: by the cluster's clock, like the other: a worker's may be minutes away from it.
+    """
+    return booted_at is not None and submitted_at is not None and booted_at > submitted_at
 
 
 def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces) -> JobView:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from airflow_slurm.errors import SlurmError
@@ -26,19 +26,19 @@ class Doubts:
         self._booted_at: float | None = None
         self._questions = QUESTIONS
 
-    async def started_anew(self, candidates: int) -> bool:
+    async def started_anew(self, candidates: Collection[JobView]) -> bool:
         """Whether the controller was, since the submission; asked again only when more jobs or tasks than before seem to be lost."""
-        if candidates > self._asked_about and self._hub.client is not None:
+        if len(candidates) > self._asked_about and self._hub.client is not None:
             if (controller := await self._controller()) is None:
                 return False
-            self._booted_at, self._asked_about = controller.booted_at, candidates
-        return started_anew(self._booted_at, self._submitted_at)
+            self._booted_at, self._asked_about = controller.booted_at, len(candidates)
+        return all(started_anew(self._booted_at, self._queued_at(view)) for view in candidates)
 
     async def forgotten(self, views: Mapping[Name, JobView], at: float) -> dict[Name, JobView]:
         """Jobs of which all that is known fits one that was lost before it ran, judged once the nodes have reported: it may have run unseen."""
-        if not await self.started_anew(len(views)) or self._booted_at is None or at - self._booted_at < self._wait.hold_grace_s:
+        if not await self.started_anew(views.values()) or self._booted_at is None or at - self._booted_at < self._wait.hold_grace_s:
             return dict(views)
-        return {name: forgotten(view, self._booted_at, self._submitted_at) for name, view in views.items()}
+        return {name: forgotten(view, self._booted_at, self._queued_at(view)) for name, view in views.items()}
 
     async def ends(self, before: Mapping[Name, JobView], now: Mapping[Name, JobView]) -> dict[Name, JobView]:
         """The views of this look; an end that may be a mistake is marked as doubtful. Where the controller can't be asked about it, the view of
@@ -54,9 +54,9 @@ class Doubts:
         return {**now, **{name: await self._judged(now[name], controller or Controller(), by_us) for name in suspects}}
 
     async def _judged(self, view: JobView, controller: Controller, by_us: bool) -> JobView:
-        asks = not by_us and asks_nodes(view, controller, self._submitted_at)
+        asks = not by_us and asks_nodes(view, controller, self._queued_at(view))
         reasons = await self._node_reasons(nodes_of(view)) if asks else []
-        judged = as_doubted(view, controller, self._submitted_at, reasons, ended_by_us=by_us)
+        judged = as_doubted(view, controller, self._queued_at(view), reasons, ended_by_us=by_us)
         if judged.cause != view.cause:
             self._log.error(
                 "%s: its node has a job of that id, which the controller had forgotten. The node is drained now.", view.describe()
@@ -91,6 +91,6 @@ class Doubts:
             return True
         return live is None or live.n != self._wait.n or live.ending
 
-    @property
-    def _submitted_at(self) -> float:
-        return self._wait.submitted_at or self._wait.since
+    def _queued_at(self, view: JobView) -> float | None:
+        """When it was submitted by the cluster's clock; a later time (of a requeue) only makes less sure that the controller was started after it."""
+        return self._wait.queued_at or view.submit_time

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import FileUnreadable, SlurmError
 from airflow_slurm.receipts import history_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.remote.tail import LogTail
@@ -37,7 +37,7 @@ class _Follower:
 
     def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
         self.watched = Watched(wait.job_id, wait.job_name, wait.since, foreign=wait.foreign)
-        self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.submitted_at)
+        self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.queued_at)
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
         self._before = self.view
@@ -45,6 +45,8 @@ class _Follower:
         self._hold = FirstHold(wait.hold_grace_s)
         #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
         self._rolled_back: set[str] = set()
+        #: Output files that the login may not read, which is said once.
+        self._unreadable: set[str] = set()
         self._doubts = Doubts(wait, hub, log)
 
     async def _tell(self, view: JobView) -> None:
@@ -139,6 +141,11 @@ class _Follower:
             await client.cancel(job_id, cluster=self._wait.cluster, waiting_only=True)
         self._log.error("Slurm: the controller came back without the run of %s; cancelled.", ", ".join(ended[:20]))
 
+    def _named(self, view: JobView) -> JobView:
+        """The cause, of a job whose script ended before its program had begun: the same would end the same."""
+        cause = self._wait.exits.get(str(view.exit_code)) if view.state == "FAILED" and view.ended and not view.signal else None
+        return view if cause is None else replace(view, cause=cause, retryable=False)
+
     def _as_rolled_back(self, view: JobView) -> JobView:
         if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
             return view
@@ -151,6 +158,11 @@ class _Follower:
         try:
             async with asyncio.timeout(TAIL_TIMEOUT_S):
                 lines = await tail.read(self._hub.client, final=final)
+        except FileUnreadable as error:
+            if tail.path not in self._unreadable:
+                self._unreadable.add(tail.path)
+                self._log.warning("The job's output is not copied here: %s", error)
+            lines = []
         except (SlurmError, TimeoutError) as error:
             said = self._log.warning if final else self._log.debug
             said("The output in %s could not be read now: %s", tail.path, error)
@@ -172,10 +184,10 @@ class JobFollower(_Follower):
         if seen is None:
             return None
         await self._recall()
-        views = await self._doubts.ends({0: self.view}, {0: judge(self.view, seen, self._wait.graces)})
+        views = await self._doubts.ends({0: self.view}, {0: self._named(judge(self.view, seen, self._wait.graces))})
         if may_be_forgotten(views[0], seen):  # lost, instead of unknown, if the controller died and has not got it any more
             views = await self._doubts.forgotten(views, snapshot.at)
-        elif may_be_gone(views[0], seen) and await self._doubts.started_anew(1):
+        elif may_be_gone(views[0], seen) and await self._doubts.started_anew(views.values()):
             views = {0: as_gone(views[0])}
         await self._tell(views[0])
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
@@ -194,7 +206,7 @@ class ArrayFollower(_Follower):
         super().__init__(wait, hub, log)
         indices = indices_of(wait.array or "")
         self.watched = replace(self.watched, tasks=tuple(indices))
-        self._views = {i: JobView(task_id(wait.job_id, i), wait.cluster, submit_time=wait.submitted_at) for i in indices}
+        self._views = {i: JobView(task_id(wait.job_id, i), wait.cluster, submit_time=wait.queued_at) for i in indices}
         self._tails: dict[int, LogTail] = {}
         self._shown = 0
         self._ran: set[int] = set()
@@ -206,7 +218,7 @@ class ArrayFollower(_Follower):
             return None
         last = (snapshot.accounting or {}).get(self._wait.job_id, ())
         await self._recall()
-        now = {index: judge(self._views[index], observation, self._wait.graces) for index, observation in seen.items()}
+        now = {index: self._named(judge(self._views[index], observation, self._wait.graces)) for index, observation in seen.items()}
         now = {index: as_removed(view) if removed_before_start(view, last) else self._as_rolled_back(view) for index, view in now.items()}
         self._views |= await self._doubts.ends(self._views, now)
         self._ran |= {index for index, view in self._views.items() if has_run(view)}
@@ -242,7 +254,7 @@ class ArrayFollower(_Follower):
         ran = ran_by(self._before.tasks)
         found = {i: self._views[i] for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)}
         gone = {i: self._views[i] for i, o in seen.items() if i not in found and may_be_gone(self._views[i], o)}
-        if (found or gone) and await self._doubts.started_anew(len(found) + len(gone)):
+        if (found or gone) and await self._doubts.started_anew([*found.values(), *gone.values()]):
             self._views |= await self._doubts.forgotten(found, at)
             self._views |= {index: as_gone(view) for index, view in gone.items()}
 

@@ -32,6 +32,8 @@ class Wait:
     :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.truth.holds`.
     :ivar return_grace_s: how long Slurm may take to bring back a job that it lost: see :class:`airflow_slurm.truth.reconcile.Graces`.
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
+    :ivar queued_at: when the job was submitted by the cluster's own clock; None if nobody knows.
+    :ivar exits: exit codes, as text, of the batch script itself, with the cause of each: see :func:`airflow_slurm.slurm.script.own_exits`.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.work.stop.StopPolicy` in JSON.
     """
 
@@ -55,6 +57,8 @@ class Wait:
     deadline: float | None = None
     hold_grace_s: float = NODES_REPORT_WITHIN_S
     return_grace_s: float = DEFAULT_GRACES.return_grace_s
+    queued_at: float | None = None
+    exits: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:

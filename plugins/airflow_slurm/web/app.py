@@ -92,7 +92,7 @@ async def tail_page(task: Task, n: int, lines: Annotated[int, Query(ge=1, le=500
     """The last lines of the job's output, for the frame in the tab."""
     record, path = await _output_of(task, n, None)
     output = await reading.read_output(record, path)
-    return _page("tail.html", output=output, text="\n".join(output.text.splitlines()[-lines:]))
+    return _page("tail.html", output=output, text="\n".join(output.text.rstrip("\n").split("\n")[-lines:]))
 
 
 async def _output_of(task: TaskKey, n: int, shard: int | None) -> tuple[Record, str]:

@@ -122,6 +122,8 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
     n, receipt = claim.n, claim.receipt
     if receipt is not None and receipt.released_at is not None:
         return Submitted(n, receipt, claim.since, claim.adopted)
+    # Whoever wrote a receipt may have lifted the hold and died before that was written too.
+    may_have_run = receipt is not None
     if receipt is None and claim.adopted:
         receipt = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
     for _ in range(look_up.sends):
@@ -132,7 +134,7 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
         receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
         await asyncio.to_thread(store.record, work.key, n, receipt)
         try:
-            receipt = await _settle(client, store, work, claim, receipt, rows)
+            receipt = await _settle(client, store, work, claim, receipt, rows, may_have_run=may_have_run)
         except _Forgotten:
             log.error("the controller has forgotten the held job; sending it again", job_name=receipt.job_name, job_id=receipt.job_id)
             await asyncio.to_thread(store.incident, work.key, n, "forgotten_by_the_controller", {"job_id": receipt.job_id})
@@ -181,7 +183,8 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
                 log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, state=kept.state.name)
                 spec = work.spec_for(claim.n)
                 path = spec.log_path(kept.job_id)
-                return Receipt(kept.job_id, name, client.conn_id, client.cluster, kept.submit_time, None, path, spec.array)
+                at = kept.submit_time
+                return Receipt(kept.job_id, name, client.conn_id, client.cluster, at, None, path, spec.array, queued_at=at)
         except (Unreachable, UnreadableAnswer, CommandRefused) as error:
             trouble = error
         if time.monotonic() >= deadline:
@@ -193,11 +196,20 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
 
 
 async def _settle(
-    client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, receipt: Receipt, seen: Sequence[QueueRow] | None
+    client: SlurmClient,
+    store: ReceiptStore,
+    work: Work,
+    claim: Claim,
+    receipt: Receipt,
+    seen: Sequence[QueueRow] | None,
+    *,
+    may_have_run: bool,
 ) -> Receipt:
     """One job of this name, recorded and released. Every step may be done again.
 
     :param seen: all jobs of this name, if they were looked for after this one was queued.
+    :param may_have_run: somebody may have released it before: then one that the controller does not know may have run and left the queue before
+        accounting heard of it. Whoever waits for it finds out, with all the time that takes; nothing is sent again here.
     """
     name, key, n = receipt.job_name, work.key, claim.n
     named = seen if seen is not None else [row for row in await client.queue(name) if row.name == name]
@@ -206,13 +218,17 @@ async def _settle(
     if kept is not None and kept.job_id != receipt.job_id:
         receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))
         await asyncio.to_thread(store.record, key, n, receipt)
+    if kept is not None and kept.submit_time is not None and not may_have_run:
+        receipt = replace(receipt, queued_at=kept.submit_time)
     await _cancel_doubles(client, store, key, n, rows, receipt.job_id)
     live = await asyncio.to_thread(store.get, key)
     if live is None or live.n != n or live.ending:
         await client.cancel(receipt.job_id, cluster=receipt.cluster)
         raise _Overtaken
-    if (kept is None or kept.held_by_us) and not await _let_go(client, receipt) and await _never_ran(client, receipt, claim):
-        raise _Forgotten
+    if (kept is None or kept.held_by_us) and not await _let_go(client, receipt):
+        released = live.receipt is not None and live.receipt.released_at is not None
+        if not may_have_run and not released and await _never_ran(client, receipt, claim):
+            raise _Forgotten
     receipt = replace(receipt, released_at=time.time())
     await asyncio.to_thread(store.record, key, n, receipt)
     return receipt
