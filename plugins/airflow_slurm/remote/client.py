@@ -19,6 +19,7 @@ from airflow_slurm.slurm.script import render
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.truth.components import as_wholes
 
 if TYPE_CHECKING:
     import asyncssh
@@ -131,7 +132,7 @@ class SlurmClient:
         :raises ControllerUnreachable: also for an answer that looks fine and says on stderr that it isn't.
         """
         answer = await self._ask(commands.squeue(self._site.cluster, name, holds=holds))
-        return _without_components(parse.queue_rows(answer, holds))
+        return as_wholes(parse.queue_rows(answer, holds))
 
     async def queue_of_all(
         self, *, ids: Sequence[str] = (), name: str | Sequence[str] | None = None, holds: bool = False
@@ -143,7 +144,7 @@ class SlurmClient:
             if "Invalid job id" in error.words:
                 return []
             raise
-        return parse.queue_rows(answer, holds)
+        return as_wholes(parse.queue_rows(answer, holds), keep=True)
 
     async def accounting(
         self,
@@ -164,7 +165,8 @@ class SlurmClient:
             chosen = ids[first : first + IDS_A_COMMAND]
             argv = commands.sacct(since, ids=chosen, name=name, cluster=self._site.cluster, all_users=all_users, steps=steps)
             rows += parse.accounting_rows(await self._ask(argv))
-        return sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0))
+        # A component by its own id is nobody's job but that of a sensor, which may ask for anybody's.
+        return as_wholes(sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0)), keep=all_users)
 
     async def find_by_name(self, name: str, since: float) -> list[parse.QueueRow | parse.AccountingRow]:
         """All jobs of one name, by id (an array is one): from the queue, and from accounting those that left it.
@@ -287,17 +289,12 @@ def _answered(argv: Sequence[str], printed: str, mark: str) -> tuple[str, int]:
     return (parse.with_row_ends(stdout, mark) if any(commands.ROW_END in word for word in argv) else stdout), code
 
 
-def _without_components(rows: Sequence[parse.QueueRow]) -> list[parse.QueueRow]:
-    """Further components of a heterogeneous job (20+1) live and end with the first: they are no jobs of their own."""
-    return [row for row in rows if "+" not in row.array_id or row.array_id.endswith("+0")]
-
-
 def _rows_along(answer: Answer, name: str) -> list[parse.QueueRow] | None:
     """The jobs of a name from the squeue that went along with an sbatch; None if it can't be trusted and has to be asked for by itself."""
     if answer.then is None or answer.then.code != 0 or "error:" in answer.then.stderr:
         return None
     try:
-        return _without_components([row for row in parse.queue_rows(answer.then.stdout) if row.name == name])
+        return as_wholes(row for row in parse.queue_rows(answer.then.stdout) if row.name == name)
     except UnreadableAnswer:
         return None
 
