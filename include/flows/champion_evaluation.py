@@ -1,12 +1,15 @@
 """Evaluating what was champion at an instant: by the ledger, with the suite of then or of now."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from include.domain.layout import dataset_dir
+from include.domain.manifest import MANIFEST
 from include.domain.outcomes import NotDone
 from include.domain.spec import RunSpec
 from include.flows import services
+from include.flows.apart import require_suites_apart
 from include.flows.errors import FlowError
 from include.flows.evaluation_tasks import gate_set, keep_report, measurements_of, released_model
 from include.flows.skipping import say_and_skip
@@ -49,7 +52,21 @@ def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[
         **_rewards_of(spec),
         **_suites(found.evaluation.suites, spec, str(params["suite"]), f"{found.data.project}-"),
     }
+    if params["suite"] == "now":
+        require_suites_apart(run, wanted["suites"], learnt_from({ref["digest"] for ref in models.values()}))
     return {"run": run, "wanted": wanted}
+
+
+def learnt_from(weights: Iterable[str]) -> dict[str, Json]:
+    """The dataset versions behind these models, by name. Ends as *not evaluable* where one is gone: whether a suite of today was
+    trained on cannot be known then."""
+    catalog, store = services.catalog(), services.store()
+    refs = {node.ref for digest in weights for node in catalog.lineage.trace(digest).walk()}
+    versions = [v for ref in sorted(refs) for v in catalog.datasets.by_hash(ref)[:1] if v.row_kind != "suite"]
+    for version in versions:
+        if not store.exists(f"{dataset_dir(version.content_hash)}/{MANIFEST}"):
+            say_and_skip(f"{NotDone.NOT_EVALUABLE}: {version.name}, which was trained on, is gone: take the suite of then")
+    return {version.name: _ref(version) for version in versions}
 
 
 def release_evaluation(deployment: str) -> RunSpec:

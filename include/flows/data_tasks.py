@@ -16,6 +16,7 @@ from include.stages.refs import DatasetRef, FileRef
 
 if TYPE_CHECKING:
     from include.data.report import ValidationReport
+    from include.stores.catalog.datasets import DatasetVersion
     from include.transforms.datasets_io import DatasetInfo
 
 Json = Mapping[str, Any]
@@ -97,10 +98,16 @@ def build(run: Json, writer: str) -> dict[str, Any]:
     from include.verifiers import arithmetic
 
     found = recipe(run["recipe"])
-    plan = plan_of(found.data, Path(services.setting("ALIGN_SOURCES")), arithmetic.VERSION)
+    plan = plan_of(
+        found.data,
+        Path(services.setting("ALIGN_SOURCES")),
+        arithmetic.VERSION,
+        held_prompts="holdout" in found.generate.sides,
+        max_pairs_per_prompt=found.preferences.max_pairs_per_prompt,
+    )
     out = services.run_dir(run, "build")
     try:
-        built = build_datasets(plan, out, filesystems=_filesystems(found))
+        built = build_datasets(plan, out, filesystems=_filesystems(found), protected=held_out_before(found.data.project))
     except ValidationStopped as stopped:
         _show(stopped.report, run)
         raise
@@ -110,6 +117,23 @@ def build(run: Json, writer: str) -> dict[str, Any]:
     print("Training prompts by use, apart: " + ", ".join(f"{use} {count}" for use, count in apart.items()))
     sources = {name: [(parent, "source") for parent in info.derived_from] for name, info in built.datasets.items()}
     return {name: publish(info, found.data.project, writer, derived_from=sources[name]) for name, info in built.datasets.items()}
+
+
+def held_out_before(project: str) -> list[Path]:
+    """Folders of the project's earlier dataset versions that hold something out: no later version may train on it."""
+    from include.flows.preference_tasks import local_dataset
+
+    versions = {v.content_hash: v for v in services.catalog().datasets.of_project(project) if set(v.info["counts"]) - {"train"}}
+    there = [v for v in versions.values() if services.store().exists(f"{dataset_dir(v.content_hash)}/{MANIFEST}")]
+    if gone := [v.name for v in versions.values() if v not in there]:
+        print(f"What these versions held out is not kept from training, as they are no longer in the store: {', '.join(gone)}")
+    return [local_dataset(ref_of(version)) for version in there]
+
+
+def ref_of(version: "DatasetVersion") -> dict[str, Any]:
+    """A version of the catalog as tasks hand it on."""
+    counts = dict(version.info["counts"])
+    return DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact, counts).to_json()
 
 
 def awaited_exports(run: Json) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,16 @@ _DOUBT = "Cohen's kappa"
 """What a missing agreement beyond chance begins with, in the list of what is missing."""
 
 
-def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", now: datetime) -> list[str]:
+@dataclass(frozen=True)
+class Moment:
+    """When a batch is looked at. taken: an earlier run has used its labels, so they were fresh then. last: no later look will follow."""
+
+    now: datetime
+    taken: bool = False
+    last: bool = False
+
+
+def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: Moment) -> list[str]:
     """What keeps the batch from being used, in words; empty when nothing does."""
     labels, agreement = progress["labels"], progress["agreement"]
     current = labels["current"]
@@ -34,19 +44,38 @@ def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", now
     missing = []
     if current < wanted.min_labels:
         missing.append(f"{wanted.min_labels - current} more labels ({current} of {wanted.min_labels})")
-    if progress["missing"]["human"]:
-        missing.append(f"{progress['missing']['human']} comparisons by a person")
+    if open_ones := _awaited(progress, wanted, moment):
+        missing.append(open_ones)
     if decided < wanted.min_decided:
         missing.append(f"{wanted.min_decided - decided} more decided comparisons ({decided} of {wanted.min_decided})")
-    oldest = progress.get("freshest_label_at")
-    if oldest and now - datetime.fromisoformat(oldest) > timedelta(hours=wanted.max_age_hours):
-        missing.append(f"labels younger than {wanted.max_age_hours:g} h (the freshest is of {oldest})")
+    freshest = progress.get("freshest_label_at")
+    if freshest and not moment.taken and moment.now - datetime.fromisoformat(freshest) > timedelta(hours=wanted.max_age_hours):
+        missing.append(f"labels younger than {wanted.max_age_hours:g} h (the freshest is of {freshest})")
     if not agreement["applicable"]:
         if not wanted.agreement_not_applicable_passes:
             missing.append("a second annotator: agreement of one is not applicable")
     elif agreement["share"] < wanted.min_agreement:
         missing.append(f"agreement {agreement['share']:.2f} (at least {wanted.min_agreement:.2f}): review the rubric")
     return missing
+
+
+def _awaited(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: Moment) -> str | None:
+    """Comparisons that a person is still waited for. Of a closed batch none is: nobody is handed one any more."""
+    open_ones, freshest = progress["missing"]["human"], progress.get("freshest_label_at")
+    if not open_ones or progress.get("closed_at"):
+        return None
+    said = f"{open_ones} comparisons by a person"
+    if wanted.settle_hours is None or progress["labels"]["current"] < wanted.min_labels:
+        return said
+    settled = freshest and moment.now - datetime.fromisoformat(freshest) >= timedelta(hours=wanted.settle_hours)
+    return None if settled or moment.last else f"{said}, or {wanted.settle_hours:g} h without a new label (the last is of {freshest})"
+
+
+def too_late(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: Moment) -> bool:
+    """Whether all is labelled, and too old: waiting can mend nothing."""
+    return not progress["missing"]["total"] and still_missing(progress, wanted, moment) != still_missing(
+        progress, wanted, replace(moment, taken=True)
+    )
 
 
 def rubric_doubt(found: "Agreement", wanted: "AnnotationSettings") -> list[str]:
@@ -67,9 +96,19 @@ def agreement_in(labels: "Sequence[Label]") -> "Agreement":
     return agreement_of(standing(labels, ())[0])
 
 
-def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings") -> list[str]:
-    """What a batch still misses now. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for."""
-    missing = still_missing(client.progress(batch_id), wanted, datetime.now(UTC))
+def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings", *, taken: bool = False, last: bool = False) -> list[str]:
+    """What a batch still misses now. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for.
+
+    Raises:
+        NoAnswer: everything is labelled, and too old.
+    """
+    progress, moment = client.progress(batch_id), Moment(datetime.now(UTC), taken, last)
+    if too_late(progress, wanted, moment):
+        raise NoAnswer(
+            f"batch {batch_id} is labelled, its newest label is of {progress['freshest_label_at']}, and annotation.max_age_hours is "
+            f"{wanted.max_age_hours:g}: nothing younger will come. Raise it, or let another policy answer"
+        )
+    missing = still_missing(progress, wanted, moment)
     if missing or wanted.min_kappa is None:
         return missing
     return rubric_doubt(agreement_in(client.snapshot(batch_id).labels), wanted)
@@ -78,25 +117,28 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
 class LabelTrigger(BaseTrigger):
     """Looks at a batch until nothing is missing or the deadline has passed; a service that is away is asked again."""
 
-    def __init__(self, batch_id: str, recipe_name: str, deadline: float) -> None:
+    def __init__(self, batch_id: str, recipe_name: str, deadline: float, taken: bool = False) -> None:
         super().__init__()
-        self.batch_id, self.recipe_name, self.deadline = batch_id, recipe_name, deadline
+        self.batch_id, self.recipe_name, self.deadline, self.taken = batch_id, recipe_name, deadline, taken
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        kwargs = {"batch_id": self.batch_id, "recipe_name": self.recipe_name, "deadline": self.deadline}
+        kwargs = {"batch_id": self.batch_id, "recipe_name": self.recipe_name, "deadline": self.deadline, "taken": self.taken}
         return "include.flows.label_sensor.LabelTrigger", kwargs
 
-    def _look(self) -> list[str]:
+    def _look(self, last: bool = False) -> list[str]:
         from include.settings.catalogue import recipe
 
         with services.annotation("pipeline") as client:
-            return look(client, self.batch_id, recipe(self.recipe_name).annotation)
+            return look(client, self.batch_id, recipe(self.recipe_name).annotation, taken=self.taken, last=last)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         said: list[str] | None = None
         while True:
+            over = datetime.now(UTC).timestamp() > self.deadline
             try:
-                missing = await asyncio.to_thread(self._look)
+                missing = await asyncio.to_thread(self._look, over)
+            except NoAnswer as error:
+                missing, over = [str(error)], True
             except FlowError:
                 raise
             except Exception as error:  # noqa: BLE001 - the service may be restarting: asked again until the deadline
@@ -104,7 +146,7 @@ class LabelTrigger(BaseTrigger):
             if not missing:
                 yield TriggerEvent({"status": "ready"})
                 return
-            if datetime.now(UTC).timestamp() > self.deadline:
+            if over:
                 yield TriggerEvent({"status": "timeout", "missing": missing})
                 return
             if missing != said:
@@ -137,14 +179,21 @@ class LabelSensor(BaseOperator):
         run_id = context["dag_run"].run_id
         if (known := services.catalog().labels.snapshot(run_id, self.batch["batch_id"])) is not None:
             return self._result(known.high_water_mark, known.digest)
-        wanted = recipe(self.run["recipe"]).annotation
+        wanted, before = recipe(self.run["recipe"]).annotation, services.catalog().labels.last_snapshot(self.batch["batch_id"])
         with services.annotation("pipeline") as client:
-            missing = look(client, self.batch["batch_id"], wanted)
+            if before is not None and self._only_new(client.snapshot(self.batch["batch_id"]).digest, before.digest):
+                say_and_skip(str(NotDone.NO_NEW_INPUT))
+            missing = look(client, self.batch["batch_id"], wanted, taken=before is not None)
         if not missing:
             return self._freeze(run_id)
         self.log.info("Batch %s waits for %s. Compare at %s/annotate", self.batch["batch_id"], "; ".join(missing), self.batch["url"])
         deadline = (datetime.now(UTC) + timedelta(hours=wanted.timeout_hours)).timestamp()
-        return self.defer(trigger=LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline), method_name="resume")
+        trigger = LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline, before is not None)
+        return self.defer(trigger=trigger, method_name="resume")
+
+    def _only_new(self, now: str, before: str) -> bool:
+        """Whether this run is for new labels alone, and none is new."""
+        return self.new_only and not self.run["ask_again"] and now == before
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         if event["status"] != "ready":
@@ -162,12 +211,15 @@ class LabelSensor(BaseOperator):
 
         batch_id = self.batch["batch_id"]
         with services.annotation("pipeline") as client:
-            snapshot = client.snapshot(batch_id)
             progress = client.progress(batch_id)
+            if progress["missing"]["human"] and not progress.get("closed_at"):
+                client.close_batch(batch_id)  # given up: nobody is to be handed what no run waits for
+                self.log.info("Closed with %d comparisons that nobody has got to", progress["missing"]["human"])
+            snapshot = client.snapshot(batch_id)
             make_known(client.withdrawals(batch_id), "annotation service")
         labels = services.catalog().labels
         before = labels.last_snapshot(batch_id)
-        if self.new_only and not self.run["ask_again"] and before is not None and before.digest == snapshot.digest:
+        if before is not None and self._only_new(snapshot.digest, before.digest):
             say_and_skip(str(NotDone.NO_NEW_INPUT))
         labels.collected([label.to_json() for label in snapshot.labels])
         found = agreement_in(snapshot.labels)

@@ -61,28 +61,17 @@ def candidates_of(result: Json) -> list[Candidate]:
 
 
 def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
-    """One comparison a prompt, created once: the batch's key is made of the candidates, the rubric and who compares."""
-    from include.data.annotation_client import BatchRequest, Comparison
+    """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
+    from include.data.annotation_client import BatchRequest
+    from include.flows.comparisons import compared, shared_out
 
     wanted = recipe(run["recipe"]).annotation
     shown = rubric(wanted.rubric)
-    prompts = prompts_of(datasets["preference_prompts"])
-    by_prompt: dict[str, list[Candidate]] = {}
-    for candidate in candidates_of(generated):
-        by_prompt.setdefault(candidate.prompt_id, []).append(candidate)
-    tasks = [
-        Comparison(prompt=prompts[prompt_id], candidate_a=both[0], candidate_b=both[1])
-        for prompt_id, both in sorted(by_prompt.items())
-        if len({c.response_text for c in both}) == len(both)
-    ]
-    if not tasks:
+    candidates = candidates_of(generated)
+    found = compared(candidates, prompts_of(datasets["preference_prompts"]))
+    if not found:
         raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
-    if len(tasks) < wanted.min_labels:
-        raise FlowError(
-            f"{len(tasks)} comparisons can be made of {len(by_prompt)} prompts (the others have equal answers), annotation.min_labels asks for "
-            f"{wanted.min_labels}: raise generate.prompt_limit, or lower it"
-        )
-    people = 0 if run["auto"] and wanted.verifier else min(wanted.human_tasks, len(tasks)) if wanted.verifier else len(tasks)
+    tasks, people = shared_out(found, wanted, bool(run["auto"]))
     body = {
         "candidates": generated["outputs"]["candidates"]["digest"],
         "rubric": shown.version,
@@ -92,7 +81,7 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     request = BatchRequest(purpose="train", rubric=shown, tasks=tasks, human=people, overlap_share=wanted.overlap_share)
     with services.annotation("pipeline") as client:
         receipt = client.create_batch(digest("annotation-batch", body), request)
-    same = len(by_prompt) - len(tasks)
+    same = len({c.prompt_id for c in candidates} - {t.prompt.prompt_id for t in found})
     print(
         f"Batch {receipt.batch_id}: {len(tasks)} comparisons, {people} for people, {len(tasks) - people} for the verifier; {same} with equal answers left out"
     )
@@ -164,11 +153,30 @@ def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, write
         built = build_preferences(folder, source, _settings(wanted, name, share), imported)
         print(built.text)
         checked(built.info, wanted, folder)
+        if name == "reward_pairs":
+            require_measurable(built.info.counts, wanted)
         origins = [(ref["content_hash"], "imported") for ref in ([datasets["synthetic_pairs"]] if imported else [])]
         parents = [*origins, (generated["outputs"]["candidates"]["digest"], "candidates")]
         members = [(label_id, digest_, frozen.batch_id) for label_id, digest_ in read_members(built.info.folder).items()]
         made[name] = publish(built.info, wanted.data.project, writer, derived_from=parents, members=members)
     return made
+
+
+def require_measurable(counts: Mapping[str, int], wanted: Recipe) -> None:
+    """Refuses pairs on which a reward model could not be stopped or judged, before it is paid for.
+
+    Raises:
+        FlowError: no validation pair, or fewer hold-out pairs than the reward model's gate asks for.
+    """
+    held = counts.get("holdout", 0) + counts.get("safety_holdout", 0)
+    needed = wanted.reward_gate.min_pairs if wanted.reward_gate.required else 1
+    short = ["no validation pair to stop on"] * (not counts.get("validation", 0))
+    short += [f"{held} hold-out pairs, reward_gate needs {needed}"] * (held < needed)
+    if short:
+        raise FlowError(
+            f"recipe {wanted.name}: the reward model would be trained in vain: {' and '.join(short)}. Have answers to prompts of these sides "
+            f"compared (generate.sides, now {dict(wanted.generate.sides)}), or allow synthetic pairs (data.synthetic_pairs)"
+        )
 
 
 def _frozen(snapshot: Json) -> "Snapshot":

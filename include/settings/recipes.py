@@ -1,7 +1,7 @@
 """configs/recipes/*.yaml: what to train. A recipe is immutable as name@version; its digest stands in every run."""
 
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -98,6 +98,17 @@ class DataSource(Settings):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class PiiPolicy(Settings):
+    """How personal data in rows is treated before anybody sees them; see `transforms.pii`."""
+
+    regions: tuple[Annotated[str, Field(pattern=r"^[A-Z]{2}$")], ...] = ("US",)
+    """Countries (ISO 3166, two letters) whose national telephone forms are known."""
+    refuse: tuple[Literal["EMAIL", "IBAN", "CARD", "IP", "PHONE"], ...] = ()
+    """Kinds whose rows are left out instead of masked."""
+    max_characters: int = Field(1_000_000, ge=1)
+    """A longer text is not scanned, and its row not used."""
+
+
 class DataSettings(Settings):
     """How sources become dataset versions."""
 
@@ -113,6 +124,7 @@ class DataSettings(Settings):
     shares: dict[str, float] = added_identity(dict(DEFAULT_SHARES))
     """Sides of every data set of the project: train, validation, holdout. A change moves groups from side to side: give a new `split_salt` too."""
     near_duplicate_threshold: float = Field(0.8, gt=0, le=1)
+    pii: PiiPolicy = added_identity(PiiPolicy())
     synthetic_pairs: int = Field(0, ge=0)
     synthetic_perturbations: tuple[Literal["operand", "operation", "result"], ...] = ("operand", "operation", "result")
     """What the wrong side of a synthetic pair gets wrong; see `transforms.synthetic`."""
@@ -134,7 +146,8 @@ class AnnotationSettings(Settings):
     rubric: str
     """name@version in configs/rubrics."""
     human_tasks: int = Field(0, ge=0)
-    """Comparisons kept for people; the verifier takes the rest. With an unattended demonstration the verifier takes all."""
+    """Comparisons kept for people; the verifier takes the rest. With an unattended demonstration the verifier takes all. Without a
+    verifier: so many are compared at all, drawn by hash; 0: all of them."""
     verifier: bool = True
     overlap_share: float = Field(0.0, ge=0, le=1)
     min_labels: int = Field(ge=1)
@@ -143,7 +156,10 @@ class AnnotationSettings(Settings):
     min_kappa: float | None = added_identity(None, ge=-1, le=1)
     """Agreement beyond chance (Cohen's kappa) that is required; below it the rubric is reviewed. Left out: a warning below 0.6 is all."""
     agreement_not_applicable_passes: bool = False
+    settle_hours: float | None = added_identity(None, ge=0)
+    """With enough labels, and none new for so long, comparisons that people have not got to are given up. Left out: all are waited for."""
     max_age_hours: float = Field(168.0, gt=0)
+    """How old the newest label of a batch may be when the first run takes it; what a run has taken does not grow too old."""
     timeout_hours: float = Field(72.0, gt=0)
 
 

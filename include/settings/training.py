@@ -1,6 +1,6 @@
 """Settings of the stages that run as jobs. Each field is identity or placement; a test snapshots the identity set."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -178,6 +178,9 @@ class GenerateSettings(StageSettings):
     candidates_per_prompt: int = identity(2, ge=2)
     prompt_limit: int = identity(64, ge=1)
     side: Literal["train"] = identity("train")
+    sides: dict[Literal["validation", "holdout"], Annotated[int, Field(ge=1)]] = added_identity({})
+    """Prompts of further sides that are answered too, at most so many of each: what people say of these answers is what the reward
+    model stops on (validation) and is measured on (holdout, safety_holdout with it). Nothing is trained on them."""
     use: Literal["preference", "rl"] = identity("preference")
     dtype: Literal["float32", "bfloat16"] = identity("float32")
     safety_filter_version: str = identity("none@1")
@@ -193,13 +196,18 @@ class GenerateSettings(StageSettings):
 
     @model_validator(mode="after")
     def _something_for_each(self) -> "GenerateSettings":
-        portions = -(-self.prompt_limit // self.portion_prompts)
+        portions = -(-self.prompts // self.portion_prompts)
         if self.shards > portions:
             raise ValueError(
-                f"shards {self.shards}: {self.prompt_limit} prompts make {portions} portions of {self.portion_prompts}, "
+                f"shards {self.shards}: {self.prompts} prompts make {portions} portions of {self.portion_prompts}, "
                 "and a shard has at least one; lower shards, or portion_prompts"
             )
         return self
+
+    @property
+    def prompts(self) -> int:
+        """So many are answered at most, over all sides."""
+        return self.prompt_limit + sum(self.sides.values())
 
 
 class RewardModelSettings(OptimiserSettings):

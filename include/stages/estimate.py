@@ -117,7 +117,7 @@ def _generate(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     """Jobs of an array share the prompts; a server of vLLM may share the weights among several devices of one."""
     settings = recipe.generate
     hardware = replace(hardware, devices=settings.shards * hardware.devices)
-    rows, share = settings.prompt_limit * settings.candidates_per_prompt, _served_by(settings)
+    rows, share = settings.prompts * settings.candidates_per_prompt, _served_by(settings)
     new, dtype = settings.sampling.max_new_tokens, settings.dtype
     held = replace(shape, parameters=shape.parameters / share, kv_width=max(1, shape.kv_width // share))
     seconds = {

@@ -30,12 +30,14 @@ from include.training.examples.batching import micro_batches
 from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows
+from include.transforms.split import EVALUATION
 
 CONFIG_KEYS = (
     "sampling",
     "candidates_per_prompt",
     "prompt_limit",
     "side",
+    "sides",
     "use",
     "dtype",
     "safety_filter_version",
@@ -46,6 +48,9 @@ CONFIG_KEYS = (
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PART = "candidates.jsonl"
 DEFAULT_PORTION_PROMPTS = 32
+FURTHER_SIDES = ("validation", "holdout")
+HELD = {"holdout": ("holdout", "safety_holdout")}
+"""Sides that count as one here."""
 
 
 def candidate_seed(seed: int, prompt_id: str, index: int) -> int:
@@ -54,13 +59,23 @@ def candidate_seed(seed: int, prompt_id: str, index: int) -> int:
 
 
 def read_prompts(job: Job) -> list[Prompt]:
-    """The prompts asked for, in an order by hash: a limit takes no special part of a set that is sorted by difficulty."""
-    side, use = job.config.text("side", None, "train"), job.config.text("use", None, "")
-    rows = [row for row in iter_rows(job.input("prompts"), side) if not use or row.use == use]
-    prompts = sorted((Prompt.from_json(row.record) for row in rows), key=lambda p: digest("prompt-order", [job.seed, p.prompt_id]))
+    """The prompts asked for, of each side in an order by hash: a limit takes no special part of a set that is sorted by difficulty."""
+    limits = job.config.section("sides", {})
+    limits.only(*FURTHER_SIDES)
+    asked = {job.config.text("side", None, "train"): job.config.integer("prompt_limit", 0)}
+    asked |= {side: limits.positive(side) for side in FURTHER_SIDES if side in limits}
+    return [prompt for side, limit in asked.items() for prompt in _prompts_on(job, side, limit)]
+
+
+def _prompts_on(job: Job, side: str, limit: int) -> list[Prompt]:
+    use = job.config.text("use", None, "")
+    # A hold-out row is for evaluation, whatever its set is for.
+    uses = {use, EVALUATION} if side in HELD else {use}
+    found = [row for part in HELD.get(side, (side,)) for row in iter_rows(job.input("prompts"), part) if not use or row.use in uses]
+    prompts = sorted((Prompt.from_json(row.record) for row in found), key=lambda p: digest("prompt-order", [job.seed, p.prompt_id]))
     if not prompts:
         raise TrainingError(f"{job.input('prompts')} has no prompt on side {side!r} for use {use or 'any'!r}")
-    return prompts[: job.config.integer("prompt_limit", 0) or None]
+    return prompts[: limit or None]
 
 
 class Generator:

@@ -197,3 +197,12 @@ def test_settings_that_name_no_rubric_or_an_unknown_policy_are_refused() -> None
         _settings(rubric_versions=())
     with pytest.raises(DataError, match="'median@1' is not known"):
         _settings(aggregation="median@1")
+
+
+def test_imported_pairs_leave_room_for_their_prompts_own_pairs_and_no_more_than_the_cap(tmp_path: Path) -> None:
+    imported = _synthetic(tmp_path / "in", TRAIN)
+    for cap, expected in ((2, 16), (1, 8)):
+        result = _build(tmp_path / str(cap), _source(LABELS, CANDIDATES), [imported], max_imported_share=1.0, max_pairs_per_prompt=cap)
+        assert result.info.counts["train"] == expected
+        assert result.counts["over_the_cap_of_its_prompt"] == 16 - expected
+        assert len(result.members) == 8, "a prompt's own pairs come first"

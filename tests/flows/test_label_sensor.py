@@ -10,10 +10,11 @@ import pytest
 
 from include.domain.records import Label
 from include.flows.errors import NoAnswer, RubricInDoubt
-from include.flows.label_sensor import LabelSensor, LabelTrigger, agreement_in, look, rubric_doubt, still_missing
+from include.flows.label_sensor import LabelSensor, LabelTrigger, Moment, agreement_in, look, rubric_doubt, still_missing
 from include.settings.recipes import AnnotationSettings
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+AT = Moment(NOW)
 
 
 def wanted(**changed: Any) -> AnnotationSettings:
@@ -33,7 +34,7 @@ def progress(**changed: Any) -> dict[str, Any]:
 
 
 def test_a_batch_with_enough_fresh_and_agreeing_labels_misses_nothing() -> None:
-    assert still_missing(progress(), wanted(), NOW) == []
+    assert still_missing(progress(), wanted(), AT) == []
 
 
 @pytest.mark.parametrize(
@@ -48,19 +49,19 @@ def test_a_batch_with_enough_fresh_and_agreeing_labels_misses_nothing() -> None:
     ],
 )
 def test_each_thing_that_is_missing_is_named_and_no_other(changed: dict[str, Any], words: str) -> None:
-    missing = still_missing(progress(**changed), wanted(), NOW)
+    missing = still_missing(progress(**changed), wanted(), AT)
     assert len(missing) == 1
     assert missing[0].startswith(words)
 
 
 def test_ties_and_both_bad_are_labels_but_decide_nothing() -> None:
     undecided = progress(labels={"current": 40, "by_verdict": {"tie": 20, "both_bad": 10, "cannot_judge": 10}})
-    assert still_missing(undecided, wanted(), NOW) == ["6 more decided comparisons (0 of 6)"]
+    assert still_missing(undecided, wanted(), AT) == ["6 more decided comparisons (0 of 6)"]
 
 
 def test_an_empty_batch_misses_labels_decisions_and_a_second_annotator() -> None:
     empty = progress(labels={"current": 0, "by_verdict": {}}, freshest_label_at=None, agreement={"applicable": False, "share": None})
-    assert [text.split(" (")[0] for text in still_missing(empty, wanted(), NOW)] == [
+    assert [text.split(" (")[0] for text in still_missing(empty, wanted(), AT)] == [
         "10 more labels",
         "6 more decided comparisons",
         "a second annotator: agreement of one is not applicable",
@@ -69,23 +70,23 @@ def test_an_empty_batch_misses_labels_decisions_and_a_second_annotator() -> None
 
 def test_agreement_of_one_annotator_passes_only_where_the_recipe_says_so() -> None:
     alone = progress(agreement={"applicable": False, "share": None})
-    assert still_missing(alone, wanted(agreement_not_applicable_passes=True), NOW) == []
-    assert still_missing(alone, wanted(agreement_not_applicable_passes=False), NOW) != []
+    assert still_missing(alone, wanted(agreement_not_applicable_passes=True), AT) == []
+    assert still_missing(alone, wanted(agreement_not_applicable_passes=False), AT) != []
     low = progress(agreement={"applicable": True, "share": 0.1})
-    assert still_missing(low, wanted(agreement_not_applicable_passes=True), NOW) != [], "measured disagreement is no missing measurement"
+    assert still_missing(low, wanted(agreement_not_applicable_passes=True), AT) != [], "measured disagreement is no missing measurement"
 
 
 def test_the_trigger_says_what_was_missing_when_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     trigger = LabelTrigger("batch-1", "tiny", deadline=0.0)
-    monkeypatch.setattr(trigger, "_look", lambda: ["3 comparisons by a person"])
+    monkeypatch.setattr(trigger, "_look", lambda last: ["3 comparisons by a person"] if last else [])
     assert _only_event(trigger) == {"status": "timeout", "missing": ["3 comparisons by a person"]}
 
 
 def test_a_service_that_is_away_is_asked_again_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: list[Any] = [ConnectionError("refused"), ["1 more labels"], []]
-    trigger = LabelTrigger("batch-1", "tiny", deadline=NOW.timestamp() * 2)
+    trigger = LabelTrigger("batch-1", "tiny", deadline=datetime.now(UTC).timestamp() + 60)
 
-    def look() -> list[str]:
+    def look(last: bool) -> list[str]:
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -128,11 +129,11 @@ SURE = ("AA", "BB") * 5
 class Service:
     """An annotation service whose batch lacks nothing but, perhaps, agreement beyond chance."""
 
-    def __init__(self, *pairs: str) -> None:
-        self.labels, self.snapshots = labels(*pairs), 0
+    def __init__(self, *pairs: str, hours: float = 0.0) -> None:
+        self.labels, self.snapshots, self.hours = labels(*pairs), 0, hours
 
     def progress(self, batch_id: str) -> dict[str, Any]:
-        return progress(freshest_label_at=datetime.now(UTC).isoformat())
+        return progress(freshest_label_at=(datetime.now(UTC) - timedelta(hours=self.hours)).isoformat())
 
     def snapshot(self, batch_id: str) -> Any:
         self.snapshots += 1
@@ -140,7 +141,7 @@ class Service:
 
 
 def test_raw_agreement_by_luck_is_not_enough_where_kappa_is_required() -> None:
-    assert still_missing(progress(), wanted(min_kappa=0.6), NOW) == []
+    assert still_missing(progress(), wanted(min_kappa=0.6), AT) == []
     (said,) = look(Service(*LUCKY), "b1", wanted(min_kappa=0.6))  # type: ignore[arg-type]
     assert said == "Cohen's kappa -0.11 (at least 0.60): review rubric r@1"
     assert look(Service(*SURE), "b1", wanted(min_kappa=0.6)) == []  # type: ignore[arg-type]
@@ -171,6 +172,41 @@ def test_a_sensor_that_waited_in_vain_is_red_and_says_for_what() -> None:
     sensor = LabelSensor(task_id="wait", run={"recipe": "tiny"}, batch={"batch_id": "b1", "url": ""})
     with pytest.raises(NoAnswer, match="b1 is not ready in time; it still waits for 3 comparisons by a person"):
         sensor.resume({}, {"status": "timeout", "missing": ["3 comparisons by a person"]})  # type: ignore[typeddict-item]
+
+
+@pytest.mark.parametrize(
+    ("hours", "changed", "awaited"),
+    [
+        (5.0, {}, "3 comparisons by a person, or 6 h without a new label"),
+        (6.0, {}, None),
+        (6.0, {"settle_hours": None}, "3 comparisons by a person"),
+        (6.0, {"min_labels": 13}, "1 more labels"),
+        (5.0, {"last": True}, None),
+    ],
+)
+def test_enough_labels_and_a_settled_time_end_the_wait_for_people(hours: float, changed: dict[str, Any], awaited: str | None) -> None:
+    moment = Moment(NOW, last=changed.pop("last", False))
+    batch = progress(missing={"human": 3, "total": 3}, freshest_label_at=(NOW - timedelta(hours=hours)).isoformat())
+    missing = still_missing(batch, wanted(**{"settle_hours": 6.0, **changed}), moment)
+    assert (missing[0] if missing else "").startswith(awaited or "")
+    assert bool(missing) == bool(awaited)
+
+
+def test_nobody_is_waited_for_in_a_closed_batch() -> None:
+    batch = progress(missing={"human": 3, "total": 3}, closed_at=NOW.isoformat())
+    assert still_missing(batch, wanted(), AT) == []
+
+
+def test_labels_that_an_earlier_run_has_used_do_not_grow_too_old() -> None:
+    old = progress(freshest_label_at=(NOW - timedelta(days=8)).isoformat())
+    assert still_missing(old, wanted(), Moment(NOW, taken=True)) == []
+    assert still_missing(old, wanted(), AT) != []
+
+
+def test_a_whole_batch_that_is_too_old_ends_at_once() -> None:
+    with pytest.raises(NoAnswer, match="nothing younger will come"):
+        look(Service(*SURE, hours=30.0), "b1", wanted())  # type: ignore[arg-type]
+    assert look(Service(*SURE, hours=30.0), "b1", wanted(), taken=True) == []  # type: ignore[arg-type]
 
 
 def _only_event(trigger: LabelTrigger) -> dict[str, Any]:

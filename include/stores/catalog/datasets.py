@@ -97,6 +97,11 @@ class Datasets:
         """Every dataset@version with this content (two dataset ids may share it)."""
         return self._select(dataset_versions.c.content_hash == content_hash)
 
+    def of_project(self, project: str) -> list[DatasetVersion]:
+        """Every version that a build of `project` made, in order of name and version."""
+        named = self._select(dataset_versions.c.dataset_id.startswith(f"{project}-", autoescape=True))
+        return [version for version in named if dict(version.info).get("notes", {}).get("project") == project]
+
     def resolve(self, name: str) -> DatasetVersion:
         """``id@3`` or ``id@v3``: that version; ``id`` alone: the newest."""
         dataset_id, at, version = name.rpartition("@")

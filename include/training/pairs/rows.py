@@ -23,6 +23,7 @@ _LINES = (
     ("label", re.compile(r"\s*\**\w[\w ]{0,24}\**:")),
 )
 MATCHED_SHARE = 0.10
+HELD = {"holdout": ("holdout", "safety_holdout")}
 
 
 class PairsError(TrainingError):
@@ -199,7 +200,11 @@ def _pair(row_id: str, group: str, record: Mapping[str, Any], encode: Encode) ->
 
 
 def pairs_of(job: Job, side: str, encode: Encode) -> tuple[list[TokenPair], PairCounts]:
-    """One side of the input `preferences`, cut to config.max_length, identical pairs dropped and counted, or refused."""
-    pairs, counts = distinct_pairs(read_pairs(job.input("preferences"), side, encode), job.config.positive("max_length"))
+    """One side of the input `preferences`, cut to config.max_length, identical pairs dropped and counted, or refused.
+
+    holdout: the pairs of safety classes with it, which lie on a side of their own.
+    """
+    read = [pair for part in HELD.get(side, (side,)) for pair in read_pairs(job.input("preferences"), part, encode)]
+    pairs, counts = distinct_pairs(read, job.config.positive("max_length"))
     counts.check(side, job.config.number("max_identical_share", 0.2))
     return pairs, counts

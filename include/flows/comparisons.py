@@ -1,0 +1,76 @@
+"""Which answers are compared with which, and how many of the comparisons go to people."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import digest
+from include.domain.records import Candidate, Prompt
+from include.flows.errors import FlowError
+from include.settings.recipes import AnnotationSettings
+
+if TYPE_CHECKING:
+    from include.data.annotation_client import Comparison
+
+Json = Mapping[str, Any]
+
+
+def compared(candidates: Sequence[Candidate], prompts: Mapping[str, Prompt], per_prompt: int = 1) -> "list[Comparison]":
+    """At most `per_prompt` comparisons of each prompt's different answers, by prompt; a prompt whose answers are all equal has none."""
+    from include.data.annotation_client import Comparison
+
+    by_prompt: dict[str, list[Candidate]] = {}
+    for candidate in candidates:
+        by_prompt.setdefault(candidate.prompt_id, []).append(candidate)
+    return [
+        Comparison(prompt=prompts[prompt_id], candidate_a=a, candidate_b=b)
+        for prompt_id, answers in sorted(by_prompt.items())
+        for a, b in pairs_of(_different(answers), per_prompt)
+    ]
+
+
+def _different(answers: Sequence[Candidate]) -> list[Candidate]:
+    first: dict[Any, Candidate] = {}
+    for answer in answers:
+        first.setdefault(digest("answer", [answer.response_text, list(answer.tool_calls or ())]), answer)
+    return list(first.values())
+
+
+def pairs_of(answers: Sequence[Candidate], most: int) -> list[tuple[Candidate, Candidate]]:
+    """At most `most` pairs of `answers`, so that none is in many while another is in few; the first is of the first two."""
+    left = list(combinations(range(len(answers)), 2))
+    used: Counter[int] = Counter()
+    chosen = []
+    while left and len(chosen) < most:
+        pair = min(left, key=lambda p: (max(used[p[0]], used[p[1]]), used[p[0]] + used[p[1]], p))
+        left.remove(pair)
+        used.update(pair)
+        chosen.append((answers[pair[0]], answers[pair[1]]))
+    return chosen
+
+
+def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unattended: bool) -> "tuple[list[Comparison], int]":
+    """The comparisons that are labelled, and how many of them by people. Without a verifier there are no others.
+
+    Raises:
+        FlowError: fewer labels can come than `annotation.min_labels` asks for.
+    """
+    chosen, people = list(tasks), min(wanted.human_tasks, len(tasks))
+    if not wanted.verifier:
+        if wanted.human_tasks:
+            # By hash, so that what is left out is nobody's choice, and each side of the split keeps its share.
+            drawn = sorted(tasks, key=lambda t: digest("comparison-order", [t.candidate_a.candidate_id, t.candidate_b.candidate_id]))
+            taken = {id(task) for task in drawn[: wanted.human_tasks]}
+            chosen = [task for task in tasks if id(task) in taken]
+        people = len(chosen)
+    elif unattended:
+        people = 0
+    several = -(-people * wanted.overlap_share // 1)
+    labels = len(chosen) + int(several)
+    if labels < wanted.min_labels:
+        raise FlowError(
+            f"{labels} labels can come of {len(chosen)} comparisons, annotation.min_labels asks for {wanted.min_labels}: raise "
+            "generate.prompt_limit or annotation.human_tasks, or lower it"
+        )
+    return chosen, people
