@@ -10,7 +10,7 @@ from include.transforms.draft import Draft
 from include.transforms.normalise import ROW_KINDS, normalise_row
 from include.transforms.problems import Problem
 from include.transforms.rows import Quarantined, RawRow
-from include.transforms.sources import arithmetic, asdiv, bbq, piqa
+from include.transforms.sources import arithmetic, asdiv, bbq, piqa, xstest
 from include.transforms.split import EVALUATION
 from include.transforms.synthetic import limited, pairs_of
 
@@ -104,6 +104,15 @@ def _bbq(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     return Mapped([Contribution("bbq", "suite", EVALUATION, drafts)], quarantined)
 
 
+def _xstest(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
+    """Requests to be answered and to be declined; options: dataset (the suite's name)."""
+    options = {"dataset": "requests", **item.options}
+    if unknown := set(options) - {"dataset"}:
+        raise DataError(f"source {item.source.name}: option {sorted(unknown)[0]!r} is not known; there is dataset")
+    drafts, quarantined = _parted(row if isinstance(row, Quarantined) else xstest.item_of(row, item.source) for row in rows)
+    return Mapped([Contribution(str(options["dataset"]), "suite", EVALUATION, drafts)], quarantined)
+
+
 def _arithmetic(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     """Generated; options: seed, rows (problems), choices and names (items drawn for these suites, of which the hold-out stays)."""
     options = {"seed": 0, "rows": 2400, "choices": 1600, "names": 1600, **item.options}
@@ -123,5 +132,6 @@ _MAPPINGS: Mapping[str, Callable[[Rows, SourcePlan, BuildPlan], Mapped]] = {
     "asdiv": _asdiv,
     "piqa": _piqa,
     "bbq": _bbq,
+    "xstest": _xstest,
     "arithmetic": _arithmetic,
 }

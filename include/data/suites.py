@@ -1,11 +1,11 @@
 """Proof that an evaluation measures what nobody was trained on: suites hold hold-out rows only, apart from all training data."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from include.data.errors import DataError
-from include.domain.split import USES, normalise_prompt
+from include.domain.split import SIDES, USES, normalise_prompt
 from include.transforms.datasets_io import Row, iter_rows, read_info, read_suite
 from include.transforms.near import NearIndex, NearSettings
 
@@ -44,6 +44,16 @@ def overlaps(suites: Sequence[Path], training: Sequence[Path], near: NearSetting
             suite, _, item = like.partition("\n")
             found.append(Overlap(suite, item, dataset, row.id, items[like] == normalise_prompt(prompt_text(row))))
     return found
+
+
+def said_again(texts: Mapping[str, str], folders: Iterable[Path], threshold: float) -> set[str]:
+    """Those of `texts` (by name) that are a (near-)duplicate of a row that one of these datasets does not train on."""
+    index = NearIndex(NearSettings(threshold=threshold))
+    for folder in folders:
+        for side in SIDES:
+            for row in iter_rows(folder, side) if side != "train" else ():
+                index.add(f"{folder.name}:{row.id}", prompt_text(row))
+    return {name for name, text in texts.items() if index.match(text) is not None}
 
 
 def _checked_suite(folder: Path) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from include.domain.records import Reference
-from include.eval import asked_form, bbq, exact_match, length, likelihood_choice
+from include.eval import asked_form, bbq, exact_match, length, likelihood_choice, refusal
 from include.eval.answers import Answer
 from include.eval.deployment import Deployment
 from include.eval.errors import EvaluationError
@@ -61,13 +61,17 @@ def _identity(evaluation: Evaluation, role: str, deployment: Deployment, suite: 
 
 
 def _scored(scorer: str, suite: Suite, deployment: str, findings: Findings) -> Scored:
-    """(metric, values) of one scorer; `bbq_accuracy` gives two metrics, `reward_score` none where nothing was rewarded."""
+    """(metric, values) of one scorer; `bbq_accuracy` and `refusal` give two metrics, `reward_score` none where nothing was rewarded."""
     entries = suite.entries
     if scorer in _OF_ANSWERS:
         answers: Sequence[Answer] = findings.answers[deployment][suite.name]
         yield scorer, [(e, _OF_ANSWERS[scorer](_reference(e), a)) for e, a in zip(entries, answers, strict=True)]
     elif scorer == "length_tokens":
         yield scorer, [(e, length.score(a)) for e, a in zip(entries, findings.answers[deployment][suite.name], strict=True)]
+    elif scorer == "refusal":
+        written = list(zip(entries, findings.answers[deployment][suite.name], strict=True))
+        yield "over_refusal", [(e, refusal.over_refusal(a)) for e, a in written if refusal.is_safe(e.item.prompt)]
+        yield "unsafe_refusal", [(e, refusal.unsafe_refusal(a)) for e, a in written if not refusal.is_safe(e.item.prompt)]
     elif scorer == "reward_score":
         rewards = findings.rewards[deployment][suite.name]
         yield scorer, list(zip(entries[: len(rewards)], rewards, strict=True))

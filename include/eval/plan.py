@@ -102,8 +102,9 @@ class Evaluation:
 
     @property
     def answered(self) -> Suite | None:
-        """The suite for latency and reward: the first, by name, that is answered in words."""
-        return next((suite for _, suite in sorted(self.suites.items()) if suite.generated), None)
+        """The suite for latency and reward: the first, by name, that is answered in words, one that is rewarded before any other."""
+        generated = [suite for _, suite in sorted(self.suites.items()) if suite.generated]
+        return next((suite for suite in generated if "reward_score" in suite.scorers), generated[0] if generated else None)
 
     def units(self) -> list[Unit]:
         """In this order: each deployment's answers and choices, then rewards, then latency."""

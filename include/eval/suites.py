@@ -11,7 +11,7 @@ from include.domain.records import SuiteItem
 from include.eval.errors import EvaluationError
 from include.transforms.datasets_io import read_suite
 
-GENERATED = ("exact_match", "asked_form", "length_tokens", "reward_score")
+GENERATED = ("exact_match", "asked_form", "length_tokens", "reward_score", "refusal")
 """Scorers that read an answer written by the model."""
 
 CHOSEN = ("likelihood_choice", "bbq_accuracy")
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite as this run reads it. `slices`: keys of the items' own, or of the prompt (language, topic)."""
+    """A suite as this run reads it. `slices`: keys of the items' own, or of the prompt (language, topic, safety_class)."""
 
     name: str
     digest: str
@@ -52,7 +52,9 @@ class Suite:
 
     def slices_of(self, entry: Entry) -> dict[str, str]:
         """The slice keys asked for that this item has."""
-        known = {"language": entry.item.prompt.language, "topic": entry.item.prompt.topic, **(entry.item.slices or {})}
+        prompt = entry.item.prompt
+        of_prompt = {"language": prompt.language, "topic": prompt.topic, "safety_class": prompt.safety_class}
+        known = {**of_prompt, **(entry.item.slices or {})}
         return {key: str(known[key]) for key in self.slices if key in known}
 
 

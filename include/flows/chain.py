@@ -121,9 +121,9 @@ def preferences(run: Any, generated: Any, datasets: Any, *, new_only: bool = Fal
 
         @task(retries=1)
         def build_pairs(run: Any, snapshot: Any, generated: Any, datasets: Any) -> dict[str, Any]:
-            from include.flows import preference_tasks
+            from include.flows import pair_tasks
 
-            return preference_tasks.pairs_from(run, snapshot, generated, datasets, actor())
+            return pair_tasks.pairs_from(run, snapshot, generated, datasets, actor())
 
         batch = open_batch(run, generated, datasets)
         waited = LabelSensor(task_id="wait_for_labels", run=run, batch=batch, new_only=new_only)

@@ -41,7 +41,7 @@ def pairs_of(answers: Sequence[Candidate], most: int) -> list[tuple[Candidate, C
     """At most `most` pairs of `answers`, so that none is in many while another is in few; the first is of the first two."""
     left = list(combinations(range(len(answers)), 2))
     used: Counter[int] = Counter()
-    chosen = []
+    chosen: list[tuple[Candidate, Candidate]] = []
     while left and len(chosen) < most:
         pair = min(left, key=lambda p: (max(used[p[0]], used[p[1]]), used[p[0]] + used[p[1]], p))
         left.remove(pair)

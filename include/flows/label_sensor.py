@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +12,17 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.domain.outcomes import NotDone
 from include.flows import services
+from include.flows.earlier_batches import Again, look_again, record, recorded
 from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
 from include.flows.skipping import say_and_skip
 from include.flows.withdrawing import make_known
 
 if TYPE_CHECKING:
     from include.data.agreement import Agreement
-    from include.data.annotation_client import AnnotationClient
+    from include.data.annotation_client import AnnotationClient, Snapshot
     from include.domain.records import Label
     from include.settings.recipes import AnnotationSettings
+    from include.stores.catalog.labels import Snapshot as Recorded
 
 POLL_INTERVAL_S = 15.0
 _DOUBT = "Cohen's kappa"
@@ -48,9 +50,8 @@ def still_missing(progress: Mapping[str, Any], wanted: "AnnotationSettings", mom
         missing.append(open_ones)
     if decided < wanted.min_decided:
         missing.append(f"{wanted.min_decided - decided} more decided comparisons ({decided} of {wanted.min_decided})")
-    freshest = progress.get("freshest_label_at")
-    if freshest and not moment.taken and moment.now - datetime.fromisoformat(freshest) > timedelta(hours=wanted.max_age_hours):
-        missing.append(f"labels younger than {wanted.max_age_hours:g} h (the freshest is of {freshest})")
+    if _too_old(progress, wanted, moment):
+        missing.append(f"labels younger than {wanted.max_age_hours:g} h (the freshest is of {progress['freshest_label_at']})")
     if not agreement["applicable"]:
         if not wanted.agreement_not_applicable_passes:
             missing.append("a second annotator: agreement of one is not applicable")
@@ -71,11 +72,10 @@ def _awaited(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: 
     return None if settled or moment.last else f"{said}, or {wanted.settle_hours:g} h without a new label (the last is of {freshest})"
 
 
-def too_late(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: Moment) -> bool:
-    """Whether all is labelled, and too old: waiting can mend nothing."""
-    return not progress["missing"]["total"] and still_missing(progress, wanted, moment) != still_missing(
-        progress, wanted, replace(moment, taken=True)
-    )
+def _too_old(progress: Mapping[str, Any], wanted: "AnnotationSettings", moment: Moment) -> bool:
+    freshest = progress.get("freshest_label_at")
+    old = freshest and moment.now - datetime.fromisoformat(freshest) > timedelta(hours=wanted.max_age_hours)
+    return bool(old) and not moment.taken
 
 
 def rubric_doubt(found: "Agreement", wanted: "AnnotationSettings") -> list[str]:
@@ -103,7 +103,7 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
         NoAnswer: everything is labelled, and too old.
     """
     progress, moment = client.progress(batch_id), Moment(datetime.now(UTC), taken, last)
-    if too_late(progress, wanted, moment):
+    if _too_old(progress, wanted, moment) and not progress["missing"]["total"]:
         raise NoAnswer(
             f"batch {batch_id} is labelled, its newest label is of {progress['freshest_label_at']}, and annotation.max_age_hours is "
             f"{wanted.max_age_hours:g}: nothing younger will come. Raise it, or let another policy answer"
@@ -178,10 +178,11 @@ class LabelSensor(BaseOperator):
 
         run_id = context["dag_run"].run_id
         if (known := services.catalog().labels.snapshot(run_id, self.batch["batch_id"])) is not None:
-            return self._result(known.high_water_mark, known.digest)
-        wanted, before = recipe(self.run["recipe"]).annotation, services.catalog().labels.last_snapshot(self.batch["batch_id"])
+            return self._result(run_id, known.high_water_mark, known.digest)
+        found = recipe(self.run["recipe"])
+        wanted, before = found.annotation, services.catalog().labels.last_snapshot(self.batch["batch_id"])
         with services.annotation("pipeline") as client:
-            if before is not None and self._only_new(client.snapshot(self.batch["batch_id"]).digest, before.digest):
+            if self._nothing_new(before, client.snapshot(self.batch["batch_id"]), look_again(client, found, self.batch["batch_id"])):
                 say_and_skip(str(NotDone.NO_NEW_INPUT))
             missing = look(client, self.batch["batch_id"], wanted, taken=before is not None)
         if not missing:
@@ -191,9 +192,11 @@ class LabelSensor(BaseOperator):
         trigger = LabelTrigger(self.batch["batch_id"], self.run["recipe"], deadline, before is not None)
         return self.defer(trigger=trigger, method_name="resume")
 
-    def _only_new(self, now: str, before: str) -> bool:
-        """Whether this run is for new labels alone, and none is new."""
-        return self.new_only and not self.run["ask_again"] and now == before
+    def _nothing_new(self, before: "Recorded | None", now: "Snapshot", again: "Sequence[Again]") -> bool:
+        """Whether this run is for new labels alone, and none is new, of this batch or an earlier one."""
+        if not self.new_only or self.run["ask_again"] or before is None:
+            return False
+        return before.digest == now.digest and all(one.unchanged for one in again)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         if event["status"] != "ready":
@@ -216,11 +219,13 @@ class LabelSensor(BaseOperator):
                 client.close_batch(batch_id)  # given up: nobody is to be handed what no run waits for
                 self.log.info("Closed with %d comparisons that nobody has got to", progress["missing"]["human"])
             snapshot = client.snapshot(batch_id)
-            make_known(client.withdrawals(batch_id), "annotation service")
+            again = look_again(client, recipe(self.run["recipe"]), batch_id)
+            for name in (batch_id, *(one.recorded.name for one in again)):
+                make_known(client.withdrawals(name), "annotation service")
         labels = services.catalog().labels
-        before = labels.last_snapshot(batch_id)
-        if before is not None and self._only_new(snapshot.digest, before.digest):
+        if self._nothing_new(labels.last_snapshot(batch_id), snapshot, again):
             say_and_skip(str(NotDone.NO_NEW_INPUT))
+        record(run_id, again)
         labels.collected([label.to_json() for label in snapshot.labels])
         found = agreement_in(snapshot.labels)
         self.log.info("%s", found.text)
@@ -230,13 +235,15 @@ class LabelSensor(BaseOperator):
             self.log.warning(
                 "Cohen's kappa is %.2f, below %.1f: review the rubric before these labels are trusted", found.kappa, RUBRIC_KAPPA
             )
-        body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json()}
+        body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json(), "origin": self.batch.get("origin")}
         kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
         share = progress["decided_share"]
         self.log.info(
             "Snapshot %s: %d labels, decided share %s", kept.digest, len(snapshot.labels), f"{share:.2f}" if share is not None else "–"
         )
-        return self._result(kept.high_water_mark, kept.digest)
+        return self._result(run_id, kept.high_water_mark, kept.digest)
 
-    def _result(self, mark: int | str, digest: str) -> dict[str, Any]:
-        return {"batch_id": self.batch["batch_id"], "mark": mark, "digest": digest}
+    def _result(self, run_id: str, mark: int | str, digest: str) -> dict[str, Any]:
+        body = {"batch_id": self.batch["batch_id"], "mark": mark, "digest": digest}
+        earlier = recorded(run_id, self.batch["batch_id"])
+        return {**body, "earlier": earlier} if earlier else body

@@ -9,12 +9,10 @@ from include.domain.records import Candidate, Prompt
 from include.flows import services
 from include.flows.errors import FlowError
 from include.settings.catalogue import recipe, rubric
-from include.settings.recipes import Recipe
 from include.stages.refs import DatasetRef
 
 if TYPE_CHECKING:
-    from include.data.annotation_client import AnnotationClient, Snapshot
-    from include.data.preferences import PreferenceSettings
+    from include.data.annotation_client import AnnotationClient
 
 Json = Mapping[str, Any]
 
@@ -64,8 +62,10 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
     from include.data.annotation_client import BatchRequest
     from include.flows.comparisons import compared, shared_out
+    from include.flows.earlier_batches import origin
 
-    wanted = recipe(run["recipe"]).annotation
+    found_recipe = recipe(run["recipe"])
+    wanted = found_recipe.annotation
     shown = rubric(wanted.rubric)
     candidates = candidates_of(generated)
     found = compared(candidates, prompts_of(datasets["preference_prompts"]))
@@ -91,6 +91,7 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
         "human": people,
         "url": services.setting("ALIGN_ANNOTATION_URL"),
         "equal_answers": same,
+        "origin": origin(found_recipe.data.project, generated, datasets["preference_prompts"]),
     }
 
 
@@ -125,82 +126,3 @@ def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str
     verdict = {"A": "left", "B": "right"}.get(found.verdict, found.verdict)
     client.submit(task.task_id, Judgement(verdict, tuple(found.reason_codes)))
     return verdict
-
-
-def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, writer: str) -> dict[str, Any]:
-    """The preference datasets of a snapshot: `preferences` (people's and the verifier's labels) and `reward_pairs` (with synthetic ones)."""
-    from include.data.preferences import PreferenceSource, build_preferences
-    from include.flows.data_tasks import checked, publish
-    from include.transforms.datasets_io import read_members
-
-    wanted = recipe(run["recipe"])
-    frozen = _frozen(snapshot)
-    source = PreferenceSource(
-        snapshot_digest=frozen.digest,
-        labels=frozen.labels,
-        candidates=candidates_of(generated),
-        prompts=prompts_of(datasets["preference_prompts"]),
-        purposes={frozen.batch_id: frozen.purpose},
-        withdrawn=services.catalog().labels.withdrawn(label.label_id for label in frozen.labels),
-    )
-    synthetic = [local_dataset(datasets["synthetic_pairs"])] if "synthetic_pairs" in datasets else []
-    made = {}
-    for name, imported, share in (
-        ("preferences", [], wanted.preferences.max_imported_share),
-        ("reward_pairs", synthetic, wanted.preferences.reward_max_imported_share),
-    ):
-        folder = services.run_dir(run, "pairs") / name
-        built = build_preferences(folder, source, _settings(wanted, name, share), imported)
-        print(built.text)
-        checked(built.info, wanted, folder)
-        if name == "reward_pairs":
-            require_measurable(built.info.counts, wanted)
-        origins = [(ref["content_hash"], "imported") for ref in ([datasets["synthetic_pairs"]] if imported else [])]
-        parents = [*origins, (generated["outputs"]["candidates"]["digest"], "candidates")]
-        members = [(label_id, digest_, frozen.batch_id) for label_id, digest_ in read_members(built.info.folder).items()]
-        made[name] = publish(built.info, wanted.data.project, writer, derived_from=parents, members=members)
-    return made
-
-
-def require_measurable(counts: Mapping[str, int], wanted: Recipe) -> None:
-    """Refuses pairs on which a reward model could not be stopped or judged, before it is paid for.
-
-    Raises:
-        FlowError: no validation pair, or fewer hold-out pairs than the reward model's gate asks for.
-    """
-    held = counts.get("holdout", 0) + counts.get("safety_holdout", 0)
-    needed = wanted.reward_gate.min_pairs if wanted.reward_gate.required else 1
-    short = ["no validation pair to stop on"] * (not counts.get("validation", 0))
-    short += [f"{held} hold-out pairs, reward_gate needs {needed}"] * (held < needed)
-    if short:
-        raise FlowError(
-            f"recipe {wanted.name}: the reward model would be trained in vain: {' and '.join(short)}. Have answers to prompts of these sides "
-            f"compared (generate.sides, now {dict(wanted.generate.sides)}), or allow synthetic pairs (data.synthetic_pairs)"
-        )
-
-
-def _frozen(snapshot: Json) -> "Snapshot":
-    """The labels at the snapshot's mark; refused when they no longer give its digest."""
-    with services.annotation("pipeline") as client:
-        frozen = client.snapshot(snapshot["batch_id"], up_to=snapshot["mark"])
-    if frozen.digest != snapshot["digest"]:
-        raise FlowError(
-            f"snapshot {snapshot['digest']} of batch {snapshot['batch_id']} now reads {frozen.digest}: labels were changed under it"
-        )
-    return frozen
-
-
-def _settings(wanted: Recipe, name: str, max_imported_share: float) -> "PreferenceSettings":
-    from include.data.plan import split_of
-    from include.data.preferences import PreferenceSettings
-
-    return PreferenceSettings(
-        dataset_id=name,
-        rubric_versions=tuple(rubric(item).version for item in wanted.preferences.rubrics),
-        split=split_of(wanted.data),
-        max_imported_share=max_imported_share,
-        max_pairs_per_prompt=wanted.preferences.max_pairs_per_prompt,
-        min_train_pairs=wanted.preferences.min_train_pairs,
-        aggregation=wanted.preferences.aggregation,
-        seed=wanted.seed,
-    )

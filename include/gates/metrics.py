@@ -22,6 +22,8 @@ METRICS: Mapping[str, Metric] = {
     "likelihood_choice": Metric("binary", "higher", "likelihood_choice"),
     "bbq_accuracy": Metric("binary", "higher", "bbq_accuracy"),
     "bbq_ambiguous_named": Metric("binary", "lower", "bbq_accuracy"),
+    "over_refusal": Metric("binary", "lower", "refusal"),
+    "unsafe_refusal": Metric("binary", "higher", "refusal"),
     "length_tokens": Metric("number", "lower", "length_tokens"),
     "latency_s": Metric("number", "lower", "latency_s"),
     "reward_score": Metric("number", "higher", "reward_score"),

@@ -65,14 +65,26 @@ def store_root(where: Cluster) -> str:
 
 
 def versioned(kind: str, reference: str) -> dict[str, Any]:
-    """The file of `reference` (name@version) in configs/<kind>, with the version checked."""
+    """The file of `reference` (name@version) in configs/<kind>, with the version checked.
+
+    An earlier version that is still named lies beside the present one, as <name>@<version>.yaml.
+    """
     match = _VERSIONED.match(reference)
     if not match:
         raise SettingsError(f"{kind} {reference!r}: expected name@version")
-    data = read_yaml(_path(kind, match.group(1)))
-    if str(data.get("version")) != match.group(2):
-        raise SettingsError(f"{kind} {reference}: configs/{kind}/{match.group(1)}.yaml is version {data.get('version')}")
-    return data
+    name, version = match.groups()
+    data = read_yaml(_path(kind, name))
+    if str(data.get("version")) == version:
+        return data
+    kept = config_dir() / kind / f"{name}@{version}.yaml"
+    if not kept.is_file():
+        raise SettingsError(
+            f"{kind} {reference}: configs/{kind}/{name}.yaml is version {data.get('version')}; an earlier one is kept as {kept.name} beside it"
+        )
+    earlier = read_yaml(kept)
+    if (str(earlier.get("name")), str(earlier.get("version"))) != (name, version):
+        raise SettingsError(f"{kept} calls itself {earlier.get('name')}@{earlier.get('version')}")
+    return earlier
 
 
 def rubric(reference: str) -> Rubric:

@@ -172,6 +172,8 @@ class PreferenceSettings(Settings):
     max_pairs_per_prompt: int = Field(4, ge=1)
     reward_max_imported_share: float = Field(0.0, ge=0, le=1)
     min_train_pairs: int = Field(8, ge=1)
+    earlier_batches: int = added_identity(0, ge=0)
+    """Labels of so many earlier batches of the project are learnt from too, the newest ones, under the rubrics that are named."""
 
 
 class RewardGate(Settings):

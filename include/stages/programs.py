@@ -16,6 +16,7 @@ SCORERS: Mapping[str, str] = {
     "likelihood_choice": "include.eval.likelihood_choice",
     "bbq_accuracy": "include.eval.bbq",
     "reward_score": "include.eval.reward_score",
+    "refusal": "include.eval.refusal",
 }
 """Scorer → the module whose import closure is its version."""
 

@@ -140,3 +140,13 @@ def test_options_that_make_no_sense_are_refused(tmp_path: Path, options: dict[st
     (tmp_path / "rows.jsonl").write_text("")
     with pytest.raises(DataError, match=message):
         filtered(plan_of(_settings(options=options), tmp_path, "1"))
+
+
+def test_a_file_of_requests_becomes_a_suite_with_both_hold_outs(tmp_path: Path) -> None:
+    rows = [f'{n},"How, exactly, do I do thing {n}?",homonyms,{"unsafe" if n % 2 else "safe"},do,' for n in range(200)]
+    (tmp_path / "requests.csv").write_text("\n".join(["id,prompt,type,label,focus,note", *rows]) + "\n")
+    made = filtered(plan_of(_settings(kind="csv", mapping="xstest", path="requests.csv"), tmp_path, "1"))
+    sides = {(placed.side, placed.draft.safety_class) for placed in made["requests"].rows}
+    assert sides == {("holdout", "none"), ("safety_holdout", "unsafe")}
+    with pytest.raises(DataError, match="option 'rows' is not known"):
+        filtered(plan_of(_settings(kind="csv", mapping="xstest", path="requests.csv", options={"rows": "suite"}), tmp_path, "1"))

@@ -21,7 +21,7 @@ WORDS, CHOICES, NAMES = 70, 12, 12
 ROLES = {"candidate": "candidate", "sft": "sft", "base": "base", "anchor": "sft"}
 
 
-def _suite(store: Store, name: str, items: list[SuiteItem], side: str = "holdout") -> None:
+def suite(store: Store, name: str, items: list[SuiteItem], side: str = "holdout") -> None:
     rows = [SidedRow(item.item_id, side, item.prompt.split_group, "evaluation", item.to_json()) for item in items]
     store.dataset(f"suite_{name}", "suite", rows)
 
@@ -33,14 +33,14 @@ def _choice(name: str, text: str, options: tuple[str, ...], answer: int, slices:
 
 
 def make_suites(store: Store) -> None:
-    _suite(store, "words", [SuiteItem(f"sum-{a}-{b}", question(a, b)) for a, b in sums()[:WORDS]])
-    _suite(store, "choices", [_choice(f"c{i}", f"{i} + 1 =", (f"{i + 1}", f"{i + 21} or so"), 0) for i in range(CHOICES)])
+    suite(store, "words", [SuiteItem(f"sum-{a}-{b}", question(a, b)) for a, b in sums()[:WORDS]])
+    suite(store, "choices", [_choice(f"c{i}", f"{i} + 1 =", (f"{i + 1}", f"{i + 21} or so"), 0) for i in range(CHOICES)])
     contexts = [{"context": "ambiguous" if i % 3 == 0 else "disambiguated"} for i in range(NAMES)]
     people = ("Ada", "Bo", "The text does not say")
     named = [
         _choice(f"n{i}", f"Ada and Bo have {i} pens. Who has a pen?", people, 2 if i % 3 == 0 else 0, contexts[i]) for i in range(NAMES)
     ]
-    _suite(store, "names", named, "safety_holdout")
+    suite(store, "names", named, "safety_holdout")
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ pytest.importorskip("torch")
 
 from include.domain.canonical import digest
 from include.domain.outcomes import Verdict
+from include.domain.records import SuiteItem
 from include.gates.expected import expected_from
 from include.gates.judge import judge
 from include.gates.policies import policies_from
 from include.gates.tables import MeasurementTable, table_from
-from tests.eval.conftest import CHOICES, GENERATION, NAMES, evaluation, run_here
-from tests.training.harness import Started, Store
+from tests.eval.conftest import CHOICES, GENERATION, NAMES, SUITES, evaluation, run_here, suite
+from tests.training.harness import Started, Store, question, sums
 
 
 def measured(started: Started) -> dict[str, Any]:
@@ -199,3 +201,28 @@ def test_a_system_prompt_is_part_of_what_is_measured(store: Store, table: Measur
     assert sft is not None
     assert plain is not None
     assert sft.items == plain.items
+
+
+def test_refusal_is_measured_in_both_directions_and_leaves_latency_and_reward_to_the_suite_that_is_rewarded(store: Store) -> None:
+    items = []
+    for at, (first, second) in enumerate(sums()[:12]):
+        prompt = replace(question(first, second), safety_class="unsafe" if at % 3 == 0 else "none", topic=f"t{at % 2}", reference=None)
+        items.append(SuiteItem(f"request-{at}", prompt))
+    suite(store, "requests", items)
+    suites = {"requests": {"scorers": ["refusal"], "slices": ["topic", "safety_class"]}, "words": SUITES["words"]}
+    spec = evaluation(store, salt="refusal", suites=suites)
+    kept = {name: value for name, value in spec.inputs.items() if not name.startswith("suite_") or name == "suite_words"}
+    spec = replace(spec, inputs={**kept, "suite_requests": store.places["suite_requests"].digest})
+    spec = replace(spec, config={**spec.config, "scorers": {**spec.config["scorers"], "refusal": digest("test", "refusal")}})
+    started = run_here(store, spec)
+    assert started.code == 0, started.report.message
+    found = table_from(measured(started))
+    over, declined = (found.find("candidate", metric, "requests") for metric in ("over_refusal", "unsafe_refusal"))
+    assert over is not None
+    assert declined is not None
+    assert (len(over.items), len(declined.items)) == (8, 4)
+    assert {item.slices["safety_class"] for item in declined.items} == {"unsafe"}
+    assert {item.slices["topic"] for item in over.items} == {"t0", "t1"}
+    assert [expected_from(spec).refusal(row) for row in found.rows] == [None] * len(found.rows)
+    assert found.find("candidate", "reward_score", "words") is not None
+    assert {row["suite"] for row in measured(started)["latency"]} == {"words"}

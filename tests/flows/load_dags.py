@@ -35,6 +35,7 @@ def _dag(dag: Any) -> dict[str, Any]:
         "tasks": [_task(task) for task in dag.tasks],
         "timetable": type(dag.timetable).__name__,
         "catchup": dag.catchup,
+        "params": {name: str(dag.params.get_param(name).value) for name in dag.params},
         "edges": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
     }
 

@@ -145,7 +145,13 @@ class Service:
         now = "2099-01-01T00:00:00+00:00"
         counted = {"current": 99, "by_verdict": {"A": 50, "B": 49}}
         agreement = {"applicable": True, "share": 0.9}
-        return {"labels": counted, "missing": {"human": 0}, "agreement": agreement, "freshest_label_at": now, "decided_share": 1.0}
+        return {
+            "labels": counted,
+            "missing": {"human": 0, "total": 0},
+            "agreement": agreement,
+            "freshest_label_at": now,
+            "decided_share": 1.0,
+        }
 
     def snapshot(self, batch_id: str) -> Snapshot:
         return Snapshot(batch_id, "train", "r@1", 9, POLICY, self.labels)

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from include.flows.errors import FlowError
+from include.flows.scheduled import scheduled
 from tests.flows.things import ROOT
 
 DAGS = {
@@ -196,3 +198,39 @@ def test_exactly_one_plugin_is_loaded_and_the_provider_under_its_own_name_alone(
     bare = [name for name in plugins["modules"] if name.split(".")[0] != "airflow_slurm"]
     assert [name for name in bare if "alignment_plugin" not in name] == []
     assert len(bare) == 1
+
+
+def test_each_recipe_that_is_named_has_a_schedule_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "plugins").mkdir()
+    for name in ("alignment_refresh", "evaluate_policy"):
+        (tmp_path / f"dags/{name}.py").write_text((ROOT / f"dags/{name}.py").read_text())
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW__", "ALIGN_"))}
+    asked = {"ALIGN_REFRESH_RECIPES": "assistant-7b, tiny", "ALIGN_REFRESH_SCHEDULE": "0 3 * * 1"}
+    settings = {**kept, **asked, "PYTHONPATH": f"{ROOT}:{ROOT}/plugins", "AIRFLOW__CORE__LOAD_EXAMPLES": "False"}
+    program = str(Path(__file__).with_name("load_dags.py"))
+    done = subprocess.run([sys.executable, program, str(tmp_path)], env=settings, text=True, capture_output=True, check=False, cwd="/")
+    line = next(line for line in done.stdout.splitlines() if line.startswith("ANSWER "))
+    found = json.loads(line.removeprefix("ANSWER "))["dags"]
+    assert {name: file["errors"] for name, file in found["files"].items() if file["errors"]} == {}
+    assert {name: dag["params"]["recipe"] for name, dag in found["dags"].items()} == {
+        "alignment_refresh": "assistant-7b",
+        "alignment_refresh_tiny": "tiny",
+        "evaluate_policy": "assistant-7b",
+        "evaluate_policy_tiny": "tiny",
+    }
+    assert {dag["timetable"] for name, dag in found["dags"].items() if name.startswith("alignment")} == {"CronTriggerTimetable"}
+
+
+@pytest.mark.parametrize(
+    ("named", "words"), [("tiny,../x", "'../x' is no recipe"), ("tiny,,x", "'' is no recipe"), ("tiny,tiny@v1", "twice")]
+)
+def test_schedules_of_no_recipe_are_refused(monkeypatch: pytest.MonkeyPatch, named: str, words: str) -> None:
+    monkeypatch.setenv("ALIGN_REFRESH_RECIPES", named)
+    with pytest.raises(FlowError, match=words):
+        scheduled("alignment_refresh")
+
+
+def test_a_site_that_names_no_recipe_has_the_quickstart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ALIGN_REFRESH_RECIPES", raising=False)
+    assert scheduled("evaluate_policy") == [("evaluate_policy", "quickstart")]

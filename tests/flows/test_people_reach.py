@@ -18,7 +18,7 @@ from include.annotation.app import create_app
 from include.data.annotation_client import AnnotationClient
 from include.domain.records import Candidate
 from include.domain.spec import InputPlace
-from include.flows import data_tasks, links, preference_tasks, services
+from include.flows import data_tasks, links, pair_tasks, preference_tasks, services
 from include.flows.errors import FlowError
 from include.flows.label_sensor import LabelSensor
 from include.flows.planners import plan
@@ -140,7 +140,7 @@ def test_comparisons_of_every_side_train_stop_and_measure_a_reward_model(
     datasets = data_tasks.build(run, WRITER)
     store = Store(tmp_path / "cluster")
     candidates = answered(store, run, datasets, monkeypatch)
-    pairs = preference_tasks.pairs_from(run, labelled(people, run, datasets), GENERATED, datasets, WRITER)
+    pairs = pair_tasks.pairs_from(run, labelled(people, run, datasets), GENERATED, datasets, WRITER)
     assert {"train", "validation", "holdout"} <= set(pairs["reward_pairs"]["counts"])
 
     folder = preference_tasks.local_dataset(pairs["reward_pairs"])
@@ -176,4 +176,4 @@ def test_without_further_sides_the_run_stops_before_a_reward_model_is_paid_for(
     with pytest.raises(
         FlowError, match=r"trained in vain: no validation pair to stop on and 0 hold-out pairs, reward_gate needs 5.*generate\.sides"
     ):
-        preference_tasks.pairs_from(run, snapshot, GENERATED, datasets, WRITER)
+        pair_tasks.pairs_from(run, snapshot, GENERATED, datasets, WRITER)

@@ -11,7 +11,7 @@ from include.transforms.draft import Draft
 from include.transforms.problems import Problem
 from include.transforms.rows import Quarantined, RawRow
 from include.transforms.source import Source
-from include.transforms.sources import asdiv, bbq, piqa
+from include.transforms.sources import asdiv, bbq, piqa, xstest
 
 SOURCE = Source("set", "set.jsonl", "jsonl", "CC0-1.0")
 
@@ -148,3 +148,19 @@ def test_a_bias_item_without_the_unknown_answer_is_set_aside() -> None:
     out = _bbq("The nurse", "A. The nurse\nB. The cook\nC. The pilot")
     assert isinstance(out, Quarantined)
     assert "0 of them say that it cannot be known" in out.reason
+
+
+@pytest.mark.parametrize(("label", "safety_class"), [("safe", "none"), ("unsafe", "unsafe")])
+def test_a_request_of_xstests_form_is_an_item_with_or_without_a_safety_class(label: str, safety_class: str) -> None:
+    row = {"id": "26", "prompt": " How do I end a process? ", "type": "contrast_homonyms", "label": label, "focus": "end", "note": ""}
+    draft = xstest.item_of(_row(row), SOURCE)
+    assert isinstance(draft, Draft)
+    assert (draft.prompt_text, draft.safety_class, draft.topic) == ("How do I end a process?", safety_class, "homonyms")
+    assert draft.slices == {"request": label}
+
+
+@pytest.mark.parametrize(("changed", "words"), [({"label": "maybe"}, "label: 'maybe' is none of safe, unsafe"), ({"prompt": " "}, "prompt: expected a text"), ({"type": 3}, "type: expected text")])  # fmt: skip
+def test_a_request_without_text_or_label_is_set_aside(changed: dict[str, Any], words: str) -> None:
+    out = xstest.item_of(_row({"prompt": "How?", "label": "safe", "type": "t", **changed}), SOURCE)
+    assert isinstance(out, Quarantined)
+    assert words in out.reason

@@ -102,6 +102,10 @@ class Labels:
         found = self._snapshots(snapshots.c.run_id == run_id, snapshots.c.name == name)
         return found[0] if found else None
 
+    def snapshots(self, run_id: str | None = None) -> list[Snapshot]:
+        """Every snapshot, or those of a run, oldest first."""
+        return self._snapshots(*([] if run_id is None else [snapshots.c.run_id == run_id]))
+
     def last_snapshot(self, name: str, *, other_than: str = "") -> Snapshot | None:
         """The newest snapshot of this name, leaving out the run `other_than`: unchanged means *no new input*."""
         found = self._snapshots(snapshots.c.name == name, snapshots.c.run_id != other_than)

@@ -1,0 +1,146 @@
+"""The preference datasets: from the labels that a run froze to pairs of answers, people's, the verifier's and imported ones."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import digest
+from include.flows import earlier_batches, preference_tasks, services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe, rubric, versioned
+from include.settings.recipes import Recipe
+
+if TYPE_CHECKING:
+    from include.data.annotation_client import Snapshot
+    from include.data.preferences import PreferenceSettings, PreferenceSource
+
+Json = Mapping[str, Any]
+SYNTHETIC = "synthetic_pairs"
+
+
+def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, writer: str) -> dict[str, Any]:
+    """The preference datasets of a snapshot: `preferences` (people's and the verifier's labels) and `reward_pairs` (with synthetic ones).
+
+    Pairs that a source brought join either, up to its share.
+    """
+    from include.data.preferences import build_preferences
+    from include.flows.data_tasks import checked, publish
+    from include.transforms.datasets_io import read_members
+
+    wanted = recipe(run["recipe"])
+    source, parents = collected(wanted, snapshot, generated, datasets)
+    made = {}
+    for name, share in (
+        ("preferences", wanted.preferences.max_imported_share),
+        ("reward_pairs", wanted.preferences.reward_max_imported_share),
+    ):
+        imported = {other: datasets[other] for other in brought(wanted, datasets, name, share)}
+        folder = services.run_dir(run, "pairs") / name
+        built = build_preferences(
+            folder, source, _settings(wanted, name, share), [preference_tasks.local_dataset(r) for r in imported.values()]
+        )
+        print(built.text)
+        checked(built.info, wanted, folder)
+        if name == "reward_pairs":
+            require_measurable(built.info.counts, wanted)
+        origins = [(ref["content_hash"], "imported") for ref in imported.values()]
+        batches = {label_id: batch_id for label_id, (_, batch_id) in built.members.items()}
+        members = [(label_id, digest_, batches[label_id]) for label_id, digest_ in read_members(built.info.folder).items()]
+        made[name] = publish(built.info, wanted.data.project, writer, derived_from=[*origins, *parents], members=members)
+    return made
+
+
+def brought(wanted: Recipe, datasets: Json, name: str, share: float) -> list[str]:
+    """The datasets of pairs that join `name`: synthetic ones the reward model's, those of the recipe's sources where they have a share."""
+    sources = {str(source.options.get("dataset")) for source in wanted.data.sources if source.options.get("rows") == "pair"}
+    there = sorted(sources & set(datasets))
+    if there and not share:
+        print(
+            f"{name}: pairs of {', '.join(there)} are not used, their share is 0 (preferences.max_imported_share, reward_max_imported_share)"
+        )
+    synthetic = [SYNTHETIC] if name == "reward_pairs" and SYNTHETIC in datasets else []
+    return [*synthetic, *(other for other in there if share and other != SYNTHETIC)]
+
+
+def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -> "tuple[PreferenceSource, list[tuple[str, str]]]":
+    """The labels of this run's batch and of the earlier ones it froze, with their candidates and prompts; and what it all came from."""
+    from include.data.preferences import PreferenceSource
+
+    frozen = [_frozen(snapshot)]
+    candidates, prompts = [preference_tasks.candidates_of(generated)], preference_tasks.prompts_of(datasets["preference_prompts"])
+    parents = [(generated["outputs"]["candidates"]["digest"], "candidates")]
+    before: dict[str, Any] = {}
+    for other in snapshot.get("earlier", ()):
+        key = other["origin"]["candidates"]
+        earlier_batches.require_candidates(other["batch_id"], key)
+        frozen.append(_frozen(other))
+        candidates.append(preference_tasks.candidates_of({"key": key}))
+        before |= preference_tasks.prompts_of(other["origin"]["prompts"])
+        done = services.catalog().runs.committed(key)
+        parents += [(done.outputs["candidates"].digest, "candidates")] if done else []
+    earlier = {prompt_id: prompt for prompt_id, prompt in before.items() if prompt_id not in prompts}
+    labels = [label for one in frozen for label in one.labels]
+    if earlier:
+        held = [preference_tasks.local_dataset(datasets[name]) for name in _held_names(wanted, datasets)]
+        labels, gone = earlier_batches.apart_from(earlier, labels, held, wanted.data.near_duplicate_threshold)
+        print(
+            f"{len(frozen) - 1} earlier batches; {gone} of their labels are on prompts that say what a held-out row says, and are left out"
+        )
+    digests = sorted(one.digest for one in frozen)
+    source = PreferenceSource(
+        snapshot_digest=digests[0] if len(digests) == 1 else digest("label-snapshots", digests),
+        labels=labels,
+        candidates=earlier_batches.all_candidates(candidates),
+        prompts={**earlier, **prompts},
+        purposes={one.batch_id: one.purpose for one in frozen},
+        withdrawn=services.catalog().labels.withdrawn(label.label_id for label in labels),
+    )
+    return source, list(dict.fromkeys(parents))
+
+
+def _held_names(wanted: Recipe, datasets: Json) -> list[str]:
+    suites = [item["dataset"] for item in versioned("suites", wanted.evaluation.suites)["suites"].values()]
+    return [name for name in (*suites, "preference_prompts") if name in datasets]
+
+
+def require_measurable(counts: Mapping[str, int], wanted: Recipe) -> None:
+    """Refuses pairs on which a reward model could not be stopped or judged, before it is paid for.
+
+    Raises:
+        FlowError: no validation pair, or fewer hold-out pairs than the reward model's gate asks for.
+    """
+    held = counts.get("holdout", 0) + counts.get("safety_holdout", 0)
+    needed = wanted.reward_gate.min_pairs if wanted.reward_gate.required else 1
+    short = ["no validation pair to stop on"] * (not counts.get("validation", 0))
+    short += [f"{held} hold-out pairs, reward_gate needs {needed}"] * (held < needed)
+    if short:
+        raise FlowError(
+            f"recipe {wanted.name}: the reward model would be trained in vain: {' and '.join(short)}. Have answers to prompts of these sides "
+            f"compared (generate.sides, now {dict(wanted.generate.sides)}), or allow synthetic pairs (data.synthetic_pairs)"
+        )
+
+
+def _frozen(snapshot: Json) -> "Snapshot":
+    """The labels at the snapshot's mark; refused when they no longer give its digest."""
+    with services.annotation("pipeline") as client:
+        frozen = client.snapshot(snapshot["batch_id"], up_to=snapshot["mark"])
+    if frozen.digest != snapshot["digest"]:
+        raise FlowError(
+            f"snapshot {snapshot['digest']} of batch {snapshot['batch_id']} now reads {frozen.digest}: labels were changed under it"
+        )
+    return frozen
+
+
+def _settings(wanted: Recipe, name: str, max_imported_share: float) -> "PreferenceSettings":
+    from include.data.plan import split_of
+    from include.data.preferences import PreferenceSettings
+
+    return PreferenceSettings(
+        dataset_id=name,
+        rubric_versions=tuple(rubric(item).version for item in wanted.preferences.rubrics),
+        split=split_of(wanted.data),
+        max_imported_share=max_imported_share,
+        max_pairs_per_prompt=wanted.preferences.max_pairs_per_prompt,
+        min_train_pairs=wanted.preferences.min_train_pairs,
+        aggregation=wanted.preferences.aggregation,
+        seed=wanted.seed,
+    )
