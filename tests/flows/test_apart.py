@@ -153,6 +153,9 @@ class Service:
             "decided_share": 1.0,
         }
 
+    def withdrawals(self, batch_id: str) -> list[dict[str, Any]]:
+        return []
+
     def snapshot(self, batch_id: str) -> Snapshot:
         return Snapshot(batch_id, "train", "r@1", 9, POLICY, self.labels)
 
