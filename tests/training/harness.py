@@ -248,6 +248,17 @@ def wait_for_all(started: list[Forked], timeout_s: float) -> list[int]:
     return [rank.returncode for rank in started]
 
 
+def wait_for_step(folder: Path, step: int, deadline_s: float = 60) -> None:
+    """Until the attempt in `folder` has recorded so many steps."""
+    end = time.monotonic() + deadline_s
+    path = folder / "metrics.jsonl"
+    while time.monotonic() < end:
+        if path.exists() and len(path.read_text().splitlines()) >= step:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{folder} did not reach step {step} in {deadline_s} s")
+
+
 def demonstrations(store: Store, name: str = "demonstrations", count: int = 60) -> InputPlace:
     """Sums as dialogues: 48 to learn from, the others to validate on."""
     rows = []

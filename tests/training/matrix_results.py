@@ -60,7 +60,7 @@ def line(number: str, elapsed_s: float, columns: Mapping[str, str], outcome: Map
 
 
 def table(rows: Sequence[tuple[Mapping[str, str], Sequence[str], Mapping[str, bool]]], moments: Sequence[str]) -> str:
-    """A line a cell: yes, NO, ``-`` for a moment that it cannot have, ``?`` for one that was not seen."""
+    """A line a cell: yes, NO, ``-`` for a moment that is none of its own, ``?`` for one that was not seen."""
     words = {True: "yes", False: "NO", None: "?"}
     lines = [[*rows[0][0], *moments]] if rows else []
     for columns, own, seen in rows:

@@ -1,5 +1,5 @@
-"""Program × engine × ranks × ZeRO stage, or tensor × pipeline parallel and precision × moment of death: killed with SIGKILL, resumed, and
-compared bit by bit with a run in one go.
+"""Program × engine × ranks × ZeRO stage, or tensor × pipeline parallel, precision and variant × moment of death: killed with SIGKILL,
+resumed, and compared bit by bit with a run in one go. The cells are in `resume_matrix_cells`.
 
     make resume-matrix
     PYTHONPATH=.:plugins python -m tests.training.resume_matrix ppo generate    # these programs alone
@@ -12,107 +12,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from include.domain.spec import RunSpec
 from tests.training.harness import PROJECT, SFT, Started, Store, demonstrations, prompts, tiny_base
 from tests.training.matrix_results import Results, code_digest, line, table
+from tests.training.resume_matrix_cells import GENERATE, INPUTS, MOMENTS, Cell, cells
 
-KILL = str(Path(__file__).with_name("kill_at.py"))
-MOMENTS = {
-    "update": (5, -1),
-    "generating": (5, -1),
-    "half-saved": (1, 0),
-    "before-rename": (2, 0),
-    "after-rename": (1, 0),
-    "export": (1, 0),
-}
-"""Moment of `kill_at` → (at which time, on which rank; -1: the last one)."""
-DRAWING = ("ppo", "generate")
-"""Programs that write answers, and so may die in the middle of one."""
-INPUTS = {
-    "sft": {"base": "base", "demonstrations": "demonstrations"},
-    "reward_model": {"base": "policy", "preferences": "preferences"},
-    "dpo": {"policy": "policy", "reference": "policy", "preferences": "preferences"},
-    "ppo": {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "prompts": "prompts"},
-    "generate": {"policy": "policy", "prompts": "asked"},
-}
-GENERATE = {
-    "sampling": {"temperature": 1.0, "top_p": 0.95, "top_k": None, "max_new_tokens": 12},
-    "candidates_per_prompt": 2,
-    "prompt_limit": 8,
-    "side": "train",
-    "use": "preference",
-    "dtype": "float32",
-    "safety_filter_version": "none@1",
-    "portion_prompts": 1,
-}
-OFFLOAD = ((1, "optimizer"), (2, "optimizer"), (3, "optimizer"), (3, "parameters"))
-MEGATRON = ((1, 1, 1, "fp32"), (2, 1, 1, "fp32"), (2, 2, 1, "fp32"), (2, 1, 2, "fp32"), (4, 2, 2, "fp32"))
-MEGATRON += ((2, 1, 1, "bf16"), (2, 2, 1, "bf16"), (2, 1, 2, "bf16"))
-"""Ranks, how many of them are tensor and pipeline parallel, and what the layers compute in."""
-STEPS = 8
-EVERY = 3
 KEPT = PROJECT / ".local" / "resume-matrix.json"
 DIED = "died"
 """What `kill_at` leaves in the attempt's folder."""
 _COST = ("time", "tokens")
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run: which program, on how many ranks, at which ZeRO stage, with what in the CPU's memory; on Megatron, how the
-    model is cut, and what its layers compute in."""
-
-    program: str
-    ranks: int
-    zero_stage: int = 0
-    engine: str = "deepspeed"
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    precision: str = "fp32"
-    offload: str = "none"
-
-    @property
-    def cut(self) -> str:
-        return f"{self.tensor_parallel}×{self.pipeline_parallel}"
-
-    @property
-    def name(self) -> str:
-        return f"{self.program} {self.engine} {self.ranks} {self.zero_stage} {self.cut} {self.precision} {self.offload}"
-
-    @property
-    def columns(self) -> dict[str, str]:
-        named = {"program": self.program, "engine": self.engine, "ranks": self.ranks, "ZeRO": self.zero_stage}
-        named |= {"TP×PP": self.cut, "precision": self.precision, "offload": self.offload}
-        return {name: str(value) for name, value in named.items()}
-
-    @property
-    def moments(self) -> tuple[str, ...]:
-        return tuple(moment for moment in MOMENTS if moment != "generating" or self.program in DRAWING)
-
-    def spec(self, store: Store, config: dict[str, Any], salt: str) -> RunSpec:
-        """Of STEPS steps."""
-        changed = dict(config)
-        if self.program != "generate":
-            steps = "iterations" if self.program == "ppo" else "steps"
-            changed |= {steps: STEPS, "zero_stage": self.zero_stage, "engine": self.engine, "precision": self.precision}
-        spec = store.spec(self.program, INPUTS[self.program], changed, salt=salt)
-        return spec if self.engine == "deepspeed" else replace(spec, program=f"{spec.program}_{self.engine}")
-
-    def run(self, store: Store, spec: RunSpec, n: int = 1, moment: str | None = None) -> Started:
-        settings: dict[str, Any] = {"save_every_steps": EVERY, "save_in_background": True, "micro_batch": 4}
-        settings |= {"tensor_parallel": self.tensor_parallel, "pipeline_parallel": self.pipeline_parallel, "offload": self.offload}
-        if moment is None:
-            return store.run_ranks(spec, self.ranks, n, **settings)
-        number, rank = MOMENTS[moment]
-        # What a writer of answers saves has no tensors.
-        hook = "half-saved-state" if (self.program, moment) == ("generate", "half-saved") else moment
-        wrapper = [KILL, spec.program, hook, str(number)]
-        return store.run_ranks(spec, self.ranks, n, {rank % self.ranks: wrapper}, **settings)
 
 
 @dataclass(frozen=True)
@@ -186,18 +97,6 @@ def prepared() -> tuple[Store, dict[str, dict[str, Any]]]:
         "ppo": ppo,
         "generate": GENERATE,
     }
-
-
-def cells() -> Iterator[Cell]:
-    """All of them: four trainers on one and two ranks at every ZeRO stage, three of them on Megatron and with offload too, and the writer of candidates."""
-    for place in product(("sft", "reward_model", "dpo", "ppo"), (1, 2), (0, 1, 2, 3)):
-        yield Cell(*place)
-    for program, place in product(("sft", "reward_model", "dpo"), MEGATRON):
-        ranks, tensor, pipeline, precision = place
-        yield Cell(program, ranks, 0, "megatron", tensor, pipeline, precision)
-    for program, (stage, offload) in product(("sft", "reward_model", "dpo"), OFFLOAD):
-        yield Cell(program, 2, stage, offload=offload)
-    yield Cell("generate", 1)
 
 
 def main(programs: Sequence[str] = ()) -> int:

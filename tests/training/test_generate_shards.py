@@ -1,6 +1,8 @@
 """Candidates in shards: the whole has the bytes of a run in one, and a part that is not what was asked for is refused by name."""
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from include.domain.parts import parts_of
 from include.domain.spec import RunSpec
 from include.training.candidate_parts import check_whole, read_candidates
 from include.training.errors import TrainingError
-from tests.training.harness import Started, Store
+from tests.training.harness import Started, Store, wait_for_step
+from tests.training.resume_matrix import DIED
+from tests.training.resume_matrix_cells import KILL
 from tests.training.test_generate import CONFIG, INPUTS
 
 SMALL = {**CONFIG, "portion_prompts": 2}
@@ -57,6 +61,45 @@ def test_the_whole_of_the_shards_has_the_bytes_of_a_run_in_one(store: Store, who
     assert (joined.report.last_step, joined.report.asked_steps) == (4, 4)
     assert joined.report.summary["parts"] == ["1 of 3", "2 of 3", "3 of 3"]
     assert joined.report.metrics["share_ended"] == in_one.report.metrics["share_ended"]
+
+
+def test_shards_killed_and_signalled_inside_go_on_there_and_the_whole_has_the_same_bytes(store: Store, parts: dict[str, Started]) -> None:
+    again = store.spec("generate", INPUTS, SMALL, salt="shards that die")
+    killed, asked, third = (part.spec for part in parts_of(again, CUT)[:3])
+    dead = store.run(killed, 1, [KILL, killed.program, "generating", "2"], save_every_steps=1)
+    assert dead.code == -signal.SIGKILL, dead.stderr
+    assert (dead.folder / DIED).exists()
+    first = store.run(killed, 2, save_every_steps=1)
+    assert (first.report.first_step, first.report.last_step) == (1, 2), first.stderr
+    second, rest = store.run(asked), store.run(third)
+    made = dict(zip(parts, (first, second, rest), strict=True))
+    assert [one.report.outputs for one in made.values()] == [one.report.outputs for one in parts.values()]
+    joined = store.run(again, **CUT, taken=placed(again, made))
+    assert joined.code == 0, joined.stderr
+    assert read_candidates(joined.output("candidates")) == sorted(
+        (row for one in parts.values() for row in read_candidates(one.output("candidates"))),
+        key=lambda row: (row["prompt_id"], row["candidate_id"]),
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_ends_a_shard_after_its_portion_with_exit_75_and_the_next_attempt_writes_the_rest(
+    store: Store, whole: RunSpec, parts: dict[str, Started], number: signal.Signals
+) -> None:
+    spec = replace(parts_of(whole, CUT)[0].spec, rerun_salt=f"asked to stop by {number.name}")
+    arguments = store.prepare(spec, 1, save_every_steps=100)
+    folder = Path(arguments[-1])
+    process = store.start(spec, arguments, [str(Path(__file__).with_name("slow_steps.py")), spec.program])
+    wait_for_step(folder, 1)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    stopped = Started(folder, process.returncode, stderr)
+    assert stopped.code == 75, stderr
+    assert (stopped.report.outcome, stopped.report.stop_reason, stopped.report.last_step) == ("interrupted", "signal", 1)
+    assert os.listdir(folder / "checkpoints") == ["step-1"]
+    second = store.run(spec, 2)
+    assert (second.report.first_step, second.report.last_step) == (1, 2), second.stderr
+    assert second.report.outputs == parts["1 of 3"].report.outputs
 
 
 def test_a_part_that_is_not_there_or_is_another_runs_is_refused(store: Store, whole: RunSpec, parts: dict[str, Started]) -> None:

@@ -26,7 +26,8 @@ from include.training.model_io import load_causal_lm, probe_ids  # noqa: E402
 from include.training.scoring import AnswerScorer  # noqa: E402
 from tests.training import align_store  # noqa: E402
 from tests.training.harness import SFT, Started, Store  # noqa: E402
-from tests.training.resume_matrix import Cell, outcomes  # noqa: E402
+from tests.training.resume_matrix import outcomes  # noqa: E402
+from tests.training.resume_matrix_cells import Cell  # noqa: E402
 from tests.training.small_llama import dialogue_ids, small_llama  # noqa: E402
 
 SETTINGS = EngineSettings(learning_rate=1e-2, weight_decay=0.1, betas=(0.9, 0.95), max_grad_norm=0.5)

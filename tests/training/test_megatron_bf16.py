@@ -15,7 +15,8 @@ from include.training.megatron.engine import MegatronEngine  # noqa: E402
 from include.training.megatron.place import engines  # noqa: E402
 from include.training.scoring import AnswerScorer  # noqa: E402
 from tests.training.harness import SFT, Started, Store  # noqa: E402
-from tests.training.resume_matrix import Cell, outcomes  # noqa: E402
+from tests.training.resume_matrix import outcomes  # noqa: E402
+from tests.training.resume_matrix_cells import Cell  # noqa: E402
 from tests.training.small_llama import dialogue_ids, small_llama  # noqa: E402
 
 SETTINGS = EngineSettings(learning_rate=1e-4, precision="bf16")

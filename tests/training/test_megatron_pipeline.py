@@ -15,7 +15,8 @@ from include.training.megatron.pieces import LlamaPieces, check_supported  # noq
 from include.training.model_io import load_causal_lm  # noqa: E402
 from tests.training import align_store  # noqa: E402
 from tests.training.harness import SFT, Started, Store  # noqa: E402
-from tests.training.resume_matrix import Cell, outcomes  # noqa: E402
+from tests.training.resume_matrix import outcomes  # noqa: E402
+from tests.training.resume_matrix_cells import Cell  # noqa: E402
 from tests.training.small_llama import small_llama  # noqa: E402
 
 QUICK = {**SFT, "eval_rows": 0}

@@ -10,7 +10,8 @@ pytest.importorskip("torch")
 
 from tests.training.align_store import PPO, curve, ppo_spec, rewarded_store, rollouts_of, run_here, shared_root, weights_of
 from tests.training.harness import Started, Store
-from tests.training.resume_matrix import Cell, outcomes
+from tests.training.resume_matrix import outcomes
+from tests.training.resume_matrix_cells import Cell
 
 SMALL = {"iterations": 3, "prompts_per_iteration": 8, "minibatch": 4}
 FIGURES = ("kl", "policy_loss", "value_loss", "score", "entropy", "ratio", "actor_gradient_norm", "critic_gradient_norm", "value_explained")

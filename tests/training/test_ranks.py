@@ -10,7 +10,8 @@ import pytest
 from include.domain.errors import SpecError
 from include.runtime.ranks import Ranks
 from tests.training.harness import SFT, Started, Store, wait_for_all
-from tests.training.resume_matrix import Cell, outcomes
+from tests.training.resume_matrix import outcomes
+from tests.training.resume_matrix_cells import Cell
 
 QUICK = {**SFT, "eval_rows": 0}
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import pytest
 
 from include.domain.layout import RunDir
 from include.domain.spec import RunSpec
-from tests.training.harness import SFT, TINY, Started, Store, corpus
-from tests.training.resume_matrix import GENERATE as ONE_BY_ONE
+from tests.training.harness import SFT, TINY, Started, Store, corpus, wait_for_step
+from tests.training.resume_matrix_cells import GENERATE as ONE_BY_ONE
 
 KILL = str(Path(__file__).with_name("kill_at.py"))
 QUICK = {**SFT, "eval_rows": 0}
@@ -106,7 +105,7 @@ def test_a_signal_ends_the_run_after_its_step_with_a_checkpoint_and_exit_75(stor
     arguments = store.prepare(spec, 1, save_every_steps=100, micro_batch=4)
     folder = Path(arguments[-1])
     process = store.start(spec, arguments, [str(Path(__file__).with_name("slow_steps.py")), spec.program])
-    _wait_for_step(folder, 2)
+    wait_for_step(folder, 2)
     process.send_signal(signal.SIGUSR1)
     _, stderr = process.communicate(timeout=60)
     stopped = Started(folder, process.returncode, stderr)
@@ -125,7 +124,7 @@ def test_a_job_that_sees_a_newer_attempt_stops(store: Store) -> None:
     arguments = store.prepare(spec, 1, save_every_steps=100)
     folder = Path(arguments[-1])
     process = store.start(spec, arguments, [str(Path(__file__).with_name("slow_steps.py")), spec.program])
-    _wait_for_step(folder, 1)
+    wait_for_step(folder, 1)
     (store.root / RunDir(spec.key).attempts / "2-300.0").mkdir()
     _, stderr = process.communicate(timeout=60)
     stopped = Started(folder, process.returncode, stderr)
@@ -144,13 +143,3 @@ def test_a_checkpoint_with_one_wrong_byte_is_named_and_the_one_before_it_is_used
     assert second.code == 0, second.stderr
     assert second.report.first_step == 6
     assert "step-8/optimizer.safetensors is corrupt" in json.dumps(second.report.resumed_from)
-
-
-def _wait_for_step(folder: Path, step: int, deadline_s: float = 60) -> None:
-    end = time.monotonic() + deadline_s
-    path = folder / "metrics.jsonl"
-    while time.monotonic() < end:
-        if path.exists() and len(path.read_text().splitlines()) >= step:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{folder} did not reach step {step} in {deadline_s} s")

@@ -1,0 +1,54 @@
+"""What recipes set beside a program's plain configuration is killed and resumed to the same bits too. All of it: make resume-matrix."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.training.harness import Store
+from tests.training.resume_matrix import outcomes, prepared
+from tests.training.resume_matrix_cells import Cell, cells, changed_cells
+
+TRIED = {
+    "sft bf16_autocast 1 0 plain": "before-rename",
+    "sft bf16_autocast 2 3 packed": "update",
+    "reward_model bf16_autocast 1 0 plain": "update",
+    "dpo bf16_autocast 2 3 lora": "update",
+    "dpo fp32 1 0 lora": "before-rename",
+    "reward_model fp32 1 0 ensemble": "after-rename",
+    "ppo bf16_autocast 1 0 plain": "generating",
+    "ppo fp32 1 0 reuse": "update",
+    "generate bf16 1 0 plain": "generating",
+}
+"""Cell → the moment that is tried here."""
+
+
+def _named(cell: Cell) -> str:
+    return f"{cell.program} {cell.precision} {cell.ranks} {cell.zero_stage} {cell.variant}"
+
+
+CELLS = {_named(cell): cell for cell in changed_cells()}
+
+
+@pytest.fixture(scope="module")
+def ready() -> tuple[Store, Mapping[str, dict[str, Any]]]:
+    """The matrix's own store and configurations."""
+    return prepared()
+
+
+@pytest.mark.parametrize(("name", "moment"), TRIED.items())
+def test_after_a_death_the_bits_are_those_of_a_run_in_one_go(
+    ready: tuple[Store, Mapping[str, dict[str, Any]]], name: str, moment: str
+) -> None:
+    store, configs = ready
+    cell = CELLS[name]
+    assert moment in cell.moments
+    (seen,) = outcomes(store, cell, configs[cell.program], (moment,))
+    assert seen.exact
+    assert seen.resumed_at > 0
+
+
+def test_every_cell_has_a_name_of_its_own_and_moments() -> None:
+    names = [cell.name for cell in cells()]
+    assert len(set(names)) == len(names)
+    assert all(cell.moments for cell in cells())
