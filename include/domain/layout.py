@@ -5,6 +5,7 @@ runs/<key>/spec.json
 runs/<key>/submissions/<n>/placement.json script.sh slurm-<job>.log
 runs/<key>/attempts/<n>-<job id>.<restart>/...
 arrays/<array key hex>/<n>/tasks.json bootstrap.py slurm-<array job>_<task>.log
+caches/reference-log-probs/<hex>/...
 """
 
 import re
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from include.domain.canonical import hex_of
 from include.domain.errors import RecordError
 
+REFERENCE_CACHES = "caches/reference-log-probs"
 _ATTEMPT = re.compile(r"(\d+)-(\d+)\.(\d+)\Z")
 _CHECKPOINT = re.compile(r"step-(\d+)\Z")
 
@@ -41,6 +43,11 @@ def source_dir(sha256: str) -> str:
 def array_dir(array_key: str, n: int) -> str:
     """What lies beside submission `n` of an array; its tasks have run folders of their own."""
     return f"arrays/{hex_of(array_key)}/{n}"
+
+
+def reference_cache_dir(address: str) -> str:
+    """Reference log-probabilities that any run may read: nothing is lost with it but the time to compute them anew."""
+    return f"{REFERENCE_CACHES}/{hex_of(address)}"
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,13 @@
 """DPO and its variants on preference pairs, whatever the engine: all weights, or low-rank adapters.
 
-The reference's log-probabilities are computed once, before the first update, and travel in the checkpoint under the
-digests they were made with. Logits are computed at answer positions only.
+The reference's log-probabilities are computed once, before the first update, kept in the store for other runs, and travel in
+the checkpoint under the digests they were made with. Logits are computed at answer positions only.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from include.training.model_checks import check_frozen, check_trained
 from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.pairs.log_probs import Distance, PairSums, all_sums, reference_key, sums_of
 from include.training.pairs.losses import DPO_LOSSES, DpoObjective, PairLogProbs
+from include.training.pairs.reference_cache import ReferenceCache
 from include.training.pairs.rows import PairsError, TokenPair, encoder, pairs_of, prompts_of
 from include.training.pairs.tensors import PairTokens, by_length, lay_out
 from include.training.policy_export import export_policy
@@ -69,6 +71,7 @@ class DpoTrainer:
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
         self.schedule = ScheduleSettings.of(job.config, job.config.positive("steps"))
         self.key = reference_key(job, [pairs[side] for side in SIDES])
+        self.cache = ReferenceCache.of(job, self.key, self.micro_batch, engine.device)
         self.reference: dict[str, PairSums] = {}
         self.guards = LearningGuards(LearningLimits.of(job.config))
 
@@ -149,23 +152,30 @@ class DpoTrainer:
 
     @torch.no_grad()
     def make_reference(self) -> None:
-        """Runs the reference once over all pairs, before the first update.
+        """Runs the reference once over all pairs of which no run has kept it, before the first update.
 
         Where policy and reference are the same artifact, the policy still is its reference: no second model is held, and a model
         that is dealt out over ranks need not lie whole on one.
         """
-        if self.job.input_digest("reference") == self.job.input_digest("policy"):
+        own = self.job.input_digest("reference") == self.job.input_digest("policy")
+        if own:
             self.engine.eval()
-            self.reference = self._sums_under(self.engine, self.engine.module.model)
-            return
-        model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
+        frozen = cache(self._frozen_reference)
+
+        def compute(pairs: Sequence[TokenPair]) -> PairSums:
+            scorer, model = (self.engine, self.engine.module.model) if own else (frozen(), frozen().model)
+            with nullcontext() if own else precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
+                return all_sums(scorer, model, pairs, self.micro_batch, self.pad_id)
+
+        self.reference = {side: self.cache.sums(side, self.pairs[side], compute) for side in SIDES if self.pairs[side]}
+
+    def _frozen_reference(self) -> Any:
+        """Chance is left as it was, so that a run which needs no second model draws the same."""
+        with torch.random.fork_rng():
+            model = load_causal_lm(self.job.input("reference"), self.job.config.text("attention", ("sdpa", "eager"), "sdpa"))
         scorer = self.engine.frozen(AnswerScorer(model))
         check_frozen("reference", scorer, self.engine)
-        with precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
-            self.reference = self._sums_under(scorer, scorer.model)
-
-    def _sums_under(self, scorer: Any, model: Any) -> dict[str, PairSums]:
-        return {side: all_sums(scorer, model, self.pairs[side], self.micro_batch, self.pad_id) for side in SIDES if self.pairs[side]}
+        return scorer
 
     def capture(self) -> Snapshot:
         sums = {f"{side}.{name}": getattr(of_side, name) for side, of_side in self.reference.items() for name in ("chosen", "rejected")}
@@ -207,7 +217,7 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     after = _answers(job, model, tokenizer, "after")
     exported = export_policy(job, model, lora, "policy", {"reference": job.input_digest("reference")})
     dropped = {side: {"start": read[side][1].identical_at_start, "truncation": read[side][1].identical_after_truncation} for side in SIDES}
-    summary = {"pairs_identical": dropped, "reference_log_probs": trainer.key}
+    summary = {"pairs_identical": dropped, "reference_log_probs": trainer.key, "reference_cache": trainer.cache.summary()}
     figures = {**outcome.metrics(), **told, **distance.metrics(), **validated, **before, **after, **exported}
     job.complete(figures, summary, outcome.stop_reason)
 

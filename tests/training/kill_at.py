@@ -4,7 +4,8 @@
 
 Moments: ``update`` (after the NUMBER-th update, before it is recorded), ``recorded`` (before anything is saved),
 ``half-saved`` (after the first file of tensors; ``half-saved-state``: of state), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
-NUMBER-th save; ``generating`` (in the middle of the NUMBER-th batch of answers); ``export`` (before an output's manifest).
+NUMBER-th save; ``generating`` (in the middle of the NUMBER-th batch of answers); ``reference`` (before the NUMBER-th part of DPO's reference
+log-probabilities is kept); ``export`` (before an output's manifest).
 """
 
 import os
@@ -76,6 +77,10 @@ def main() -> None:
     }
     if moment == "generating":
         die_generating(number)
+    elif moment == "reference":
+        from include.training.pairs.reference_cache import ReferenceCache
+
+        die_at(ReferenceCache, "_put", number)
     else:
         owner, name, after = moments[moment]
         die_at(owner, name, number, after=after)
