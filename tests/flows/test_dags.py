@@ -22,6 +22,7 @@ from tests.flows.things import ROOT
 DAGS = {
     "align_policy",
     "alignment_refresh",
+    "apply_retention",
     "build_dataset",
     "collect_preferences",
     "evaluate_policy",

@@ -11,6 +11,7 @@ from include.stores.catalog.measurements import Measurements
 from include.stores.catalog.migrate import migrate
 from include.stores.catalog.releases import Releases
 from include.stores.catalog.requests import Requests
+from include.stores.catalog.retention import KeyStates
 from include.stores.catalog.runs import Runs
 
 
@@ -22,6 +23,7 @@ class Catalog:
         self.artifacts = Artifacts(database)
         self.costs = Costs(database)
         self.datasets = Datasets(database)
+        self.key_states = KeyStates(database)
         self.labels = Labels(database)
         self.ledger = Ledger(database)
         self.lineage = Lineage(database)

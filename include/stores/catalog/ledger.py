@@ -27,7 +27,7 @@ RELEASE_KINDS = (
     "rolled_back",
     "tainted",
 )
-OTHER_KINDS = ("submission_resolved", "label_withdrawn", "erasure", "anchor_set", "note")
+OTHER_KINDS = ("submission_resolved", "label_withdrawn", "erasure", "anchor_set", "note", "removed_from_store")
 KINDS = RELEASE_KINDS + OTHER_KINDS
 
 
