@@ -1,8 +1,8 @@
 """What the settings of every stage that runs as a job have."""
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_placement, placement
 
@@ -44,4 +44,14 @@ class StageSettings(Settings):
     keep_every_steps: int = placement(0, ge=0)
     """Milestones: checkpoints of these steps stay; 0: none."""
     keep_best: int = placement(0, ge=0)
-    """Of checkpoints marked as best the newest so many stay; 0: all of them."""
+    """So many checkpoints stay, the newest ones, with which the validation figure was the best so far; 0: none for that reason."""
+
+    @model_validator(mode="after")
+    def _a_best_to_keep(self) -> Self:
+        if self.keep_best and (why := self.no_best()) is not None:
+            raise ValueError(f"keep_best {self.keep_best}: {why}")
+        return self
+
+    def no_best(self) -> str | None:
+        """Why no checkpoint of this stage can be called the best; None where one can."""
+        return "this stage looks at no validation rows while it runs, so none of its checkpoints is the best; leave it out"

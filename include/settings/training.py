@@ -163,6 +163,9 @@ class SftSettings(OptimiserSettings):
             raise ValueError(f"trainer {self.trainer}: {', '.join(ours)} and engine belong to our own")
         return self
 
+    def no_best(self) -> str | None:
+        return None if self.early_stop else "the best is told by the validation loss, which `early_stop` looks at; set that too"
+
 
 class SamplingSettings(Settings):
     """temperature 0 is greedy; top_p 1 and top_k None cut nothing."""
@@ -230,6 +233,9 @@ class RewardModelSettings(OptimiserSettings):
         if self.seeds and (len(set(self.seeds)) != len(self.seeds) or not 3 <= len(self.seeds) <= 5 or min(self.seeds) < 0):
             raise ValueError(f"seeds {list(self.seeds)}: an ensemble has 3 to 5 different seeds, none below 0")
         return self
+
+    def no_best(self) -> str | None:
+        return "the members of an ensemble are kept until all are trained; leave it out" if self.seeds else None
 
 
 class DpoSettings(OptimiserSettings):

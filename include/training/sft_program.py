@@ -57,6 +57,7 @@ class SftTrainer:
         self.dataset = rows.identity(job)
         self.guards = LearningGuards(LearningLimits.of(config))
         self.best = best_state(job)
+        self.keeps_best = job.settings.integer("keep_best", 0) > 0
 
     def train_step(self, step: int) -> StepResult:
         self.engine.train()
@@ -109,7 +110,8 @@ class SftTrainer:
             return StepResult(figures, tokens)
         self.best.look(step, self.engine.module, self.engine.weights)
         seen = {**figures, "validation_loss": self.best.last, "best_step": float(self.best.step)}
-        return StepResult(seen, tokens, StopReason.EARLY_STOP if self.best.done and step < self.steps else None)
+        stop = StopReason.EARLY_STOP if self.best.done and step < self.steps else None
+        return StepResult(seen, tokens, stop, keep=self.keeps_best and self.best.step == step)
 
     def capture(self) -> Snapshot:
         state = {"dataset": self.dataset, "rows": len(self.rows), "guards": self.guards.state()}

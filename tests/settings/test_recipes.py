@@ -60,6 +60,23 @@ def test_placement_moves_no_identity() -> None:
     assert placement_config(before) != placement_config(after)
 
 
+def test_the_best_checkpoint_is_kept_only_where_something_says_which_it_is() -> None:
+    tiny = recipe("tiny")
+    for settings, said in (
+        (tiny.dpo, "looks at no validation rows"),
+        (tiny.ppo, "looks at no validation rows"),
+        (tiny.sft, "set that too"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            type(settings).model_validate(settings.model_dump() | {"keep_best": 1})
+    looking = type(tiny.sft).model_validate(tiny.sft.model_dump() | {"keep_best": 1, "early_stop": {"every_steps": 2}})
+    assert looking.keep_best == 1
+    alone = tiny.reward_model.model_dump() | {"keep_best": 1, "seeds": ()}
+    assert type(tiny.reward_model).model_validate(alone).keep_best == 1
+    with pytest.raises(ValueError, match="members of an ensemble are kept"):
+        type(tiny.reward_model).model_validate(alone | {"seeds": (1, 2, 3)})
+
+
 def test_a_setting_added_later_moves_no_identity_until_it_is_set() -> None:
     sft, ppo = recipe("tiny").sft, recipe("tiny").ppo
     assert {"packing", "lora", "guards", "mixture"} & set(identity_config(sft)) == set()

@@ -97,13 +97,14 @@ class EnsembleTrainer:
         if not last:
             self.within = 0
         stop = StopReason.EARLY_STOP if last and step + 1 < self.total else None
-        return self._of_member(StepResult(result.metrics, result.tokens, stop, keep=len(self.seeds) > 1), ended=True)
+        return self._of_member(StepResult(result.metrics, result.tokens, stop, result.keep), ended=True)
 
     def _of_member(self, result: StepResult, *, ended: bool = False) -> StepResult:
         if len(self.seeds) == 1:
             return result
         member = len(self.finished) - ended
-        return StepResult({**result.metrics, "member": float(member + 1)}, result.tokens, result.stop, result.keep)
+        # Only checkpoints with which a member ends are protected: a member's best so far must not push another member out.
+        return StepResult({**result.metrics, "member": float(member + 1)}, result.tokens, result.stop, keep=ended)
 
     def _change_to(self, index: int) -> None:
         """A new member in place of the present one; its chance comes from its own seed."""

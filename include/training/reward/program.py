@@ -74,6 +74,7 @@ class RewardTrainer:
         self.patience = early.positive("patience", 3)
         self.dataset = job.input_digest("preferences")
         self.guards = LearningGuards(LearningLimits.of(job.config))
+        self.keeps_best = job.settings.integer("keep_best", 0) > 0
         self.best: dict[str, torch.Tensor] = {}
         """On the first rank."""
         self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
@@ -92,7 +93,8 @@ class RewardTrainer:
         if (step + 1) % self.every_steps and step + 1 < self.total:
             return StepResult(metrics, tokens)
         metrics |= self._look(step + 1)
-        return StepResult(metrics, tokens, StopReason.EARLY_STOP if self._done(step + 1) else None)
+        stop = StopReason.EARLY_STOP if self._done(step + 1) else None
+        return StepResult(metrics, tokens, stop, keep=self.keeps_best and self.best_step == step + 1)
 
     def _micro_batches(self, pairs: Sequence[TokenPair], count: int) -> Iterator[MicroBatch]:
         """Of this rank's pairs; `count`: pairs of the whole step."""
