@@ -1,6 +1,7 @@
-"""The models and batches that both sides compute on. Nothing random: weights and tokens follow from formulas."""
+"""The models and batches that both sides compute on. Nothing random."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,16 +36,26 @@ def pairs() -> list[tuple[Encoded, Encoded]]:
     return made
 
 
-def policy() -> Any:
-    return small_llama()
+@dataclass(frozen=True)
+class Setup:
+    """What both sides are given: models, made anew at each call, and ids. learned from: `dialogues`; compared: `pairs` (chosen, rejected)."""
+
+    policy: Callable[[], Any]
+    reference: Callable[[], Any]
+    reward_model: Callable[[], Any]
+    dialogues: Sequence[Encoded]
+    pairs: Sequence[tuple[Encoded, Encoded]]
+    pad: int = PAD
 
 
-def reference() -> Any:
-    return small_llama(phase=0.02)
-
-
-def reward_model() -> Any:
-    return fill(LlamaForSequenceClassification(small_config(num_labels=1)))
+SMALL = Setup(
+    policy=small_llama,
+    reference=lambda: small_llama(phase=0.02),
+    reward_model=lambda: fill(LlamaForSequenceClassification(small_config(num_labels=1))),
+    dialogues=DIALOGUES,
+    pairs=pairs(),
+)
+"""Weights and tokens follow from formulas."""
 
 
 def gradients(named: Iterable[tuple[str, torch.nn.Parameter]]) -> dict[str, list[float]]:

@@ -11,35 +11,36 @@ from include.training.pairs.rows import TokenPair
 from include.training.pairs.tensors import lay_out
 from include.training.reward.head import SequenceScores
 from include.training.scoring import AnswerScorer
-from tests.training.parity.cases import BETA, DIALOGUES, DPO_SETTINGS, PAD, gradients, pairs, policy, reference, reward_model
+from tests.training.parity.cases import BETA, DPO_SETTINGS, SMALL, Setup, gradients
 
 
-def sft() -> dict[str, Any]:
-    scorer = AnswerScorer(policy())
-    log_probs = collate(DIALOGUES, PAD).scored_by(scorer)
+def sft(setup: Setup = SMALL) -> dict[str, Any]:
+    scorer = AnswerScorer(setup.policy())
+    log_probs = collate(setup.dialogues, setup.pad).scored_by(scorer)
     loss = -log_probs.sum() / len(log_probs)
     loss.backward()
     return {"loss": float(loss.detach()), "log_probs": log_probs.tolist(), "gradients": gradients(scorer.model.named_parameters())}
 
 
-def token_pairs() -> list[TokenPair]:
+def token_pairs(setup: Setup) -> list[TokenPair]:
     made = []
-    for number, (chosen, rejected) in enumerate(pairs()):
+    for number, (chosen, rejected) in enumerate(setup.pairs):
         made.append(TokenPair(f"pair-{number}", "group", chosen.prompt_length, chosen.ids, rejected.ids, 1.0, {}, ()))
     return made
 
 
-def dpo(name: str) -> dict[str, Any]:
+def dpo(name: str, setup: Setup = SMALL) -> dict[str, Any]:
+    pairs = token_pairs(setup)
     settings: dict[str, Any] = DPO_SETTINGS[name]
     objective = DpoObjective(BETA, **settings)
-    scorer, frozen = AnswerScorer(policy()), AnswerScorer(reference())
-    laid = lay_out(token_pairs(), PAD, scorer.model)
+    scorer, frozen = AnswerScorer(setup.policy()), AnswerScorer(setup.reference())
+    laid = lay_out(pairs, setup.pad, scorer.model)
     own = pair_sums(scorer, laid)
     with torch.no_grad():
         theirs = pair_sums(frozen, laid)
-    compared, against = (own.per_token(token_pairs()), theirs.per_token(token_pairs())) if objective.averages_tokens else (own, theirs)
+    compared, against = (own.per_token(pairs), theirs.per_token(pairs)) if objective.averages_tokens else (own, theirs)
     loss = objective(PairLogProbs(compared.chosen, compared.rejected, against.chosen, against.rejected)).mean()
-    loss = loss - objective.nll_weight * own.chosen.sum() / sum(pair.chosen_tokens for pair in token_pairs())
+    loss = loss - objective.nll_weight * own.chosen.sum() / sum(pair.chosen_tokens for pair in pairs)
     loss.backward()
     return {
         "loss": float(loss.detach()),
@@ -49,9 +50,9 @@ def dpo(name: str) -> dict[str, Any]:
     }
 
 
-def reward() -> dict[str, Any]:
-    model, count = reward_model(), len(pairs())
-    laid = lay_out(token_pairs(), PAD, model)
+def reward(setup: Setup = SMALL) -> dict[str, Any]:
+    model, count = setup.reward_model(), len(setup.pairs)
+    laid = lay_out(token_pairs(setup), setup.pad, model)
     scores = SequenceScores(model)(laid.input_ids, laid.attention_mask, laid.end_rows, laid.end_columns, laid.position_ids)
     loss = bradley_terry(scores[:count], scores[count:]).mean()
     loss.backward()

@@ -1,6 +1,7 @@
 """The same cases by TRL's trainers: ``make peers``, then ``.local/venv-peers/bin/python -m tests.training.parity.record_trl``.
 
-Writes golden.json beside this file; with a path as its argument, there. The trainers' own collators and `compute_loss`
+Writes golden.json beside this file; with a path as its argument, there; with the folder of a real case (`real.write`) after it, the values of
+that one. The trainers' own collators and `compute_loss`
 are used, in float32 on the CPU.
 """
 
@@ -17,7 +18,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
-from tests.training.parity.cases import BETA, DIALOGUES, DPO_SETTINGS, gradients, pairs, policy, reference, reward_model
+from tests.training.parity import real
+from tests.training.parity.cases import BETA, DPO_SETTINGS, SMALL, Setup, gradients
 from tests.training.small_llama import VOCABULARY
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -31,19 +33,19 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def tokenizer() -> Any:
-    """Numbers as words: its only use is to satisfy the trainers, which get ids."""
+def tokenizer(pad: int) -> Any:
+    """Numbers as words: its only use is to satisfy the trainers, which get ids, and to say what pads."""
     words = {"<pad>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
     made = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>" if pad == 0 else "</s>", bos_token="<s>", eos_token="</s>")
 
 
-def sft(folder: str) -> dict[str, Any]:
-    labels = [[token if learned else -100 for token, learned in zip(d.ids, d.loss_mask, strict=True)] for d in DIALOGUES]
-    rows = [{"input_ids": list(d.ids), "labels": row} for d, row in zip(DIALOGUES, labels, strict=True)]
+def sft(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
+    labels = [[token if learned else -100 for token, learned in zip(d.ids, d.loss_mask, strict=True)] for d in setup.dialogues]
+    rows = [{"input_ids": list(d.ids), "labels": row} for d, row in zip(setup.dialogues, labels, strict=True)]
     config = SFTConfig(output_dir=folder, per_device_train_batch_size=len(rows), dataset_kwargs={"skip_prepare_dataset": True}, **PLAIN)
-    trainer = SFTTrainer(model=policy(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+    trainer = SFTTrainer(model=setup.policy(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer(setup.pad))
     trainer.model.eval()
     batch = trainer.data_collator(rows)
     with torch.no_grad():
@@ -62,10 +64,12 @@ def _dpo_arguments(name: str) -> dict[str, Any]:
     return {"loss_type": loss, "loss_weights": weights, "label_smoothing": settings.get("label_smoothing", 0.0), "beta": BETA}
 
 
-def dpo(folder: str, name: str) -> dict[str, Any]:
+def dpo(folder: str, name: str, setup: Setup = SMALL) -> dict[str, Any]:
     texts = Dataset.from_list([{"prompt": "w3 w4", "chosen": "w5", "rejected": "w6"}])
     config = DPOConfig(output_dir=folder, **_dpo_arguments(name), **PLAIN)
-    trainer = DPOTrainer(model=policy(), ref_model=reference(), args=config, train_dataset=texts, processing_class=tokenizer())
+    trainer = DPOTrainer(
+        model=setup.policy(), ref_model=setup.reference(), args=config, train_dataset=texts, processing_class=tokenizer(setup.pad)
+    )
     trainer.model.eval()
     examples = [
         {
@@ -73,7 +77,7 @@ def dpo(folder: str, name: str) -> dict[str, Any]:
             "chosen_ids": list(a.ids[a.prompt_length :]),
             "rejected_ids": list(b.ids[b.prompt_length :]),
         }
-        for a, b in pairs()
+        for a, b in setup.pairs
     ]
     batch = trainer.data_collator(examples)
     frozen = torch.cat(trainer.compute_ref_log_probs(trainer.ref_model, batch))
@@ -84,10 +88,12 @@ def dpo(folder: str, name: str) -> dict[str, Any]:
     return {"loss": float(loss.detach()), "log_probs": own.tolist(), "reference_log_probs": frozen.tolist(), "gradients": told}
 
 
-def reward(folder: str) -> dict[str, Any]:
-    rows = [{"chosen_ids": list(a.ids), "rejected_ids": list(b.ids)} for a, b in pairs()]
+def reward(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
+    rows = [{"chosen_ids": list(a.ids), "rejected_ids": list(b.ids)} for a, b in setup.pairs]
     config = RewardConfig(output_dir=folder, **PLAIN)
-    trainer = RewardTrainer(model=reward_model(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
+    trainer = RewardTrainer(
+        model=setup.reward_model(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer(setup.pad)
+    )
     trainer.model.eval()
     loss, outputs = trainer.compute_loss(trainer.model, trainer.data_collator(rows), return_outputs=True)
     loss.backward()
@@ -98,6 +104,13 @@ def reward(folder: str) -> dict[str, Any]:
 def record() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         values = {"sft": sft(folder), "reward": reward(folder), **{f"dpo_{name}": dpo(folder, name) for name in DPO_SETTINGS}}
+    return {"made_by": {name: version(name) for name in ("trl", "transformers", "torch")}, "values": values}
+
+
+def record_real(folder: Path) -> dict[str, Any]:
+    setup = real.read(folder)
+    with tempfile.TemporaryDirectory() as aside:
+        values = {"sft": sft(aside, setup), "reward": reward(aside, setup), "dpo_sigmoid": dpo(aside, "sigmoid", setup)}
     return {"made_by": {name: version(name) for name in ("trl", "transformers", "torch")}, "values": values}
 
 
@@ -113,5 +126,6 @@ def rounded(value: Any) -> Any:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
-    target.write_text(json.dumps(rounded(record()), separators=(",", ":")).replace('],"', '],\n"') + "\n", "utf-8")
+    found = record_real(Path(sys.argv[2])) if len(sys.argv) > 2 else record()
+    target.write_text(json.dumps(rounded(found), separators=(",", ":")).replace('],"', '],\n"') + "\n", "utf-8")
     print(f"written: {target}")
