@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: resume-matrix learning test-megatron-next help demo test test-all faults check unit peers stop status clean lint lock up env
+.PHONY: resume-matrix learning parity test-megatron-next help demo test test-all faults check unit peers stop status clean lint lock up env
 
 PYTHON ?= python3
 VENV := .local/venv/bin
@@ -71,6 +71,11 @@ lint: ## Formatting, types and imports alone
 
 peers: ## Other trainers, for parity tests and benchmarks, in an environment of their own
 	$(LOCAL) peers
+
+parity: peers ## Losses, log-probabilities and gradients beside TRL's, on small models and on SmolLM2-135M
+	$(LOCAL) install --dev
+	$(LOCAL) fetch
+	$(VENV)/python -m pytest tests/training/test_parity.py tests/training/test_parity_real.py $(PYTEST)
 
 lock: ## Resolve requirements/*.in to exact versions; UPGRADE=1: the newest
 	$(LOCAL) lock $(if $(UPGRADE),--upgrade)

@@ -2,11 +2,13 @@
 
 import argparse
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
+    from include.stores.artifacts import ArtifactStore
     from include.stores.catalog import Catalog
 
 REFS = "champion, champion:NAME (candidate and canary likewise), a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
@@ -30,6 +32,18 @@ def open_catalog() -> "Catalog":
     if not url:
         raise AlignmentError("ALIGN_CATALOG_URL is not set: name the catalog, or start the local stack (make demo)")
     return Catalog.open(url)
+
+
+def mounted_store() -> "ArtifactStore":
+    """The store as it is mounted here."""
+    import fsspec
+
+    from include.stores.artifacts import ArtifactStore
+
+    root = os.environ.get("ALIGN_STORE_ROOT", "")
+    if not Path(root).is_dir():
+        raise AlignmentError(f"ALIGN_STORE_ROOT ({root or 'not set'}) is not a folder here: do this where the store is mounted")
+    return ArtifactStore(fsspec.filesystem("file"), root)
 
 
 def full_ref(catalog: "Catalog", ref: str) -> str:

@@ -1,11 +1,10 @@
 """Weights out of the store, verified."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.cli.command import REFS, command, full_ref, open_catalog
+from include.cli.command import REFS, command, full_ref, mounted_store, open_catalog
 from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
@@ -30,19 +29,12 @@ def _weights_of(catalog: "Catalog", digest: str) -> str:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    import fsspec
-
-    from include.stores.artifacts import ArtifactStore
-
     catalog = open_catalog()
     weights = _weights_of(catalog, catalog.lineage.resolve(full_ref(catalog, options.ref)))
-    root = os.environ.get("ALIGN_STORE_ROOT", "")
-    if not Path(root).is_dir():
-        raise AlignmentError(f"ALIGN_STORE_ROOT ({root or 'not set'}) is not a folder here: pull where the store is mounted")
+    store = mounted_store()
     where = next((place for place in catalog.artifacts.locations(weights)), None)
     if where is None:
         raise AlignmentError(f"no place of {weights} is on record")
-    store = ArtifactStore(fsspec.filesystem("file"), root, uri=where.store)
     manifest = _manifest_at(store, where.path, weights)
     store.fetch_folder(where.path, options.directory, manifest)
     print(f"{options.directory}: {len(manifest.files)} files, {manifest.size_bytes / 1e6:.1f} MB, {manifest.digest} verified")
