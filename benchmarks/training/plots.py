@@ -70,17 +70,18 @@ def _points(axes: Any, at: Sequence[float], shares: Sequence[Share], number: int
     )
 
 
-def growth_plot(axes_rows: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
-    """axis → (its value, tokens a second of ours, of TRL)."""
-    figure, all_axes = plt.subplots(1, len(axes_rows), figsize=(9, 3), layout="constrained", sharey=True)
+def growth_plot(axes_rows: Mapping[str, Sequence[tuple[float, float, float]]], path: Path, other: str, unit: str) -> None:
+    """axis → (its value, speed of ours, of the `other` side, in `unit`)."""
+    figure, grid = plt.subplots(1, len(axes_rows), figsize=(9, 3), layout="constrained", sharey=True, squeeze=False)
+    all_axes = grid[0]
     for axes, (name, rows) in zip(all_axes, axes_rows.items(), strict=True):
         ticks = range(len(rows))
-        for column, (label, colour) in enumerate((("ours", COLOURS[0]), ("TRL 1.16", COLOURS[1])), 1):
+        for column, (label, colour) in enumerate((("ours", COLOURS[0]), (other, COLOURS[1])), 1):
             axes.plot(ticks, [row[column] for row in rows], marker="o", color=colour, label=label)
         axes.set_xticks(ticks, [f"{row[0]:g}" for row in rows])
         axes.set_xlabel(name)
         _clean(axes)
-    all_axes[0].set_ylabel("tokens a second")
+    all_axes[0].set_ylabel(unit)
     all_axes[0].set_ylim(bottom=0)
     all_axes[0].legend(frameon=False, fontsize=8)
     _save(figure, path)

@@ -39,6 +39,8 @@ class Measured:
 
     def cpu_ratio(self) -> float:
         """The same by CPU seconds of an update, which other work on the machine changes least."""
+        if not all(self.turns.values()):
+            return math.nan
         spent = {side: statistics.median(seconds_of(found["cpu"]) for found in self.turns[side]) for side in SIDES}
         return spent["trl"] / spent["ours"]
 
@@ -49,7 +51,8 @@ class Measured:
         return max(found, key=lambda difference: float("inf") if math.isnan(difference) else difference)
 
     def median(self, side: str) -> float:
-        return statistics.median(self.seconds(side))
+        """Seconds an update; not a number where the side had no turn."""
+        return statistics.median(self.seconds(side)) if self.turns[side] else math.nan
 
     def tokens_per_s(self, side: str) -> float:
         return self.tokens_per_step / self.median(side)
@@ -103,7 +106,7 @@ def turn(side: str, folder: Path, load: Workload, number: int) -> dict[str, Any]
 @contextmanager
 def prepared(load: Workload, sides: Sequence[str] = SIDES) -> Iterator[tuple[Path, Measured]]:
     """A folder with base and rows, and an empty measurement."""
-    needed = [OURS, *([PEERS] if "trl" in sides else []), *([PPO_TRL] if load.program == "ppo" else [])]
+    needed = [OURS, *([PEERS] if "trl" in sides else []), *([PPO_TRL] if "trl" in sides and load.program == "ppo" else [])]
     missing = [path for path in needed if not path.exists()]
     if missing:
         raise SystemExit(f"{missing[0]} is missing: see docs/benchmarks.md, 'Training beside TRL'")

@@ -73,12 +73,12 @@ def outcomes(store: Store, cell: Cell, config: dict[str, Any], moments: tuple[st
         yield Outcome(moment, at, same)
 
 
-def prepared() -> tuple[Store, dict[str, dict[str, Any]]]:
-    """A store with small inputs for all programs, and each program's configuration."""
+def prepared(root: Path) -> tuple[Store, dict[str, dict[str, Any]]]:
+    """A store below `root` with small inputs for all programs, and each program's configuration."""
     import tests.conftest  # noqa: F401 - makes the cluster's packages importable here, as pytest does
     from tests.training import align_store
 
-    store = Store(Path(tempfile.mkdtemp(prefix="resume-matrix-")))
+    store = Store(root)
     tiny_base(store)
     demonstrations(store)
     store.artifact("policy", Path(store.places["base"].path))
@@ -107,7 +107,7 @@ def main(programs: Sequence[str] = ()) -> int:
     started = time.monotonic()
     chosen = [cell for cell in cells() if not programs or cell.program in programs]
     results = Results(KEPT, code_digest(PROJECT))
-    store, configs = prepared()
+    store, configs = prepared(Path(tempfile.mkdtemp(prefix="resume-matrix-")))
     for number, cell in enumerate(chosen, 1):
         if results.exact(cell.name, cell.moments):
             print(f"{number}/{len(chosen)} {cell.name}: exact already with this code", flush=True)

@@ -11,6 +11,8 @@ from benchmarks.training.flops import peak_of, per_token, utilisation
 from benchmarks.training.learning import lost, table
 from benchmarks.training.learning_chain import Learnt, Share
 from benchmarks.training.on_gpu import main as on_gpu
+from benchmarks.training.scaling import AXES, LABELS, cell
+from benchmarks.training.scaling import main as scaling
 from benchmarks.training.turns import OURS, Measured
 from benchmarks.training.workload import WARM_UP, Workload, means_of
 from tests.training.harness import PROJECT
@@ -112,6 +114,39 @@ def test_the_gpu_benchmark_runs_on_a_cpu_at_a_tiny_size(capsys: pytest.CaptureFi
     row = next(line for line in said.splitlines() if line.startswith("| sft | ours |"))
     assert float(row.split("|")[6].strip().removesuffix("%")) > 0
     assert any(line.startswith("generate_batch ") for line in said.splitlines())
+
+
+@pytest.mark.parametrize("program", AXES)
+def test_growth_changes_one_size_at_a_time(program: str) -> None:
+    assert set(AXES[program]) == set(LABELS[program]) == {"length", "batch", "ranks"}
+    if program == "generation":
+        return
+    start = Workload(program, steps=7, batch=32)
+    for axis, value in (("length", 12), ("batch", 8), ("ranks", 2)):
+        name = "new_tokens" if (program, axis) == ("ppo", "length") else axis
+        changed = {field for field in vars(start) if getattr(start, field) != getattr(cell(start, axis, value), field)}
+        assert changed == ({name, "threads"} if axis == "ranks" else {name})
+
+
+def test_values_of_several_axes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        scaling(["ppo", "--values", "4"])
+    assert "--values belongs to one axis" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
+@pytest.mark.parametrize(
+    ("program", "arguments", "row"),
+    [
+        ("ppo", ["--axes", "batch", "--values", "4", "--steps", "6"], "| answers an iteration | 4 |"),
+        ("generation", ["--axes", "ranks", "--values", "2"], "| processes, a thread each | 2 |"),
+    ],
+)
+def test_growth_runs_for_answers_too(program: str, arguments: list[str], row: str, capsys: pytest.CaptureFixture[str]) -> None:
+    scaling([program, *arguments, "--ours-alone"])
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(row)]
+    assert float(line.split("|")[4 if program == "ppo" else 3]) > 0
 
 
 @pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")

@@ -11,7 +11,6 @@ from tests.training.resume_matrix_cells import Cell, cells, changed_cells
 
 TRIED = {
     "sft bf16_autocast 1 0 plain": "before-rename",
-    "sft bf16_autocast 2 3 packed": "update",
     "reward_model bf16_autocast 1 0 plain": "update",
     "dpo bf16_autocast 2 3 lora": "update",
     "dpo fp32 1 0 lora": "before-rename",
@@ -31,9 +30,9 @@ CELLS = {_named(cell): cell for cell in changed_cells()}
 
 
 @pytest.fixture(scope="module")
-def ready() -> tuple[Store, Mapping[str, dict[str, Any]]]:
+def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Mapping[str, dict[str, Any]]]:
     """The matrix's own store and configurations."""
-    return prepared()
+    return prepared(tmp_path_factory.mktemp("matrix"))
 
 
 @pytest.mark.parametrize(("name", "moment"), TRIED.items())
