@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model, tokenizer = read_gguf(GGUF)
     tokenizer.chat_template = TEMPLATE
     assert sum(parameter.numel() for parameter in model.parameters()) > 130e6
-    real.write(made, model, tokenizer, lambda asked, answer: dialogue(tokenizer, [Message("user", asked)], [Message("assistant", answer)]))
+    real.write(made, model, lambda asked, answer: dialogue(tokenizer, [Message("user", asked)], [Message("assistant", answer)]))
     return made
 
 

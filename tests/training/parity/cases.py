@@ -45,7 +45,6 @@ class Setup:
     reward_model: Callable[[], Any]
     dialogues: Sequence[Encoded]
     pairs: Sequence[tuple[Encoded, Encoded]]
-    pad: int = PAD
 
 
 SMALL = Setup(

@@ -11,12 +11,12 @@ from include.training.pairs.rows import TokenPair
 from include.training.pairs.tensors import lay_out
 from include.training.reward.head import SequenceScores
 from include.training.scoring import AnswerScorer
-from tests.training.parity.cases import BETA, DPO_SETTINGS, SMALL, Setup, gradients
+from tests.training.parity.cases import BETA, DPO_SETTINGS, PAD, SMALL, Setup, gradients
 
 
 def sft(setup: Setup = SMALL) -> dict[str, Any]:
     scorer = AnswerScorer(setup.policy())
-    log_probs = collate(setup.dialogues, setup.pad).scored_by(scorer)
+    log_probs = collate(setup.dialogues, PAD).scored_by(scorer)
     loss = -log_probs.sum() / len(log_probs)
     loss.backward()
     return {"loss": float(loss.detach()), "log_probs": log_probs.tolist(), "gradients": gradients(scorer.model.named_parameters())}
@@ -34,7 +34,7 @@ def dpo(name: str, setup: Setup = SMALL) -> dict[str, Any]:
     settings: dict[str, Any] = DPO_SETTINGS[name]
     objective = DpoObjective(BETA, **settings)
     scorer, frozen = AnswerScorer(setup.policy()), AnswerScorer(setup.reference())
-    laid = lay_out(pairs, setup.pad, scorer.model)
+    laid = lay_out(pairs, PAD, scorer.model)
     own = pair_sums(scorer, laid)
     with torch.no_grad():
         theirs = pair_sums(frozen, laid)
@@ -52,7 +52,7 @@ def dpo(name: str, setup: Setup = SMALL) -> dict[str, Any]:
 
 def reward(setup: Setup = SMALL) -> dict[str, Any]:
     model, count = setup.reward_model(), len(setup.pairs)
-    laid = lay_out(token_pairs(setup), setup.pad, model)
+    laid = lay_out(token_pairs(setup), PAD, model)
     scores = SequenceScores(model)(laid.input_ids, laid.attention_mask, laid.end_rows, laid.end_columns, laid.position_ids)
     loss = bradley_terry(scores[:count], scores[count:]).mean()
     loss.backward()

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, LlamaForCausalLM
 
 from include.runtime.chat import Encoded
-from tests.training.parity.cases import Setup
+from tests.training.parity.cases import PAD, Setup
 
 MODEL, BATCH = "model", "batch.json"
 PROBLEMS = [
@@ -23,11 +23,13 @@ PROBLEMS = [
 """Question, right answer, and one that is not preferred."""
 
 
-def write(folder: Path, model: Any, tokenizer: Any, encode: Any) -> None:
+def write(folder: Path, model: Any, encode: Any) -> None:
     """Args: encode: (question, answer) → `Encoded`, as the programs encode a dialogue."""
     model.save_pretrained(folder / MODEL)
     rows = [[_plain(encode(question, answer)) for answer in answers] for question, *answers in PROBLEMS]
-    (folder / BATCH).write_text(json.dumps({"rows": rows, "pad": tokenizer.pad_token_id}), "utf-8")
+    # TRL's reward model is read at the last token that is not the padding's.
+    assert not any(PAD in row["ids"] for pair in rows for row in pair)
+    (folder / BATCH).write_text(json.dumps(rows), "utf-8")
 
 
 def _plain(encoded: Encoded) -> dict[str, Any]:
@@ -36,16 +38,14 @@ def _plain(encoded: Encoded) -> dict[str, Any]:
 
 def read(folder: Path) -> Setup:
     """The models load from the folder at each call, in float32."""
-    stated = json.loads((folder / BATCH).read_text("utf-8"))
-    pairs = [(_encoded(chosen), _encoded(rejected)) for chosen, rejected in stated["rows"]]
-    pad = int(stated["pad"])
+    rows = json.loads((folder / BATCH).read_text("utf-8"))
+    pairs = [(_encoded(chosen), _encoded(rejected)) for chosen, rejected in rows]
     return Setup(
         policy=lambda: _causal(folder),
         reference=lambda: _moved(_causal(folder)),
-        reward_model=lambda: _scorer(folder, pad),
+        reward_model=lambda: _scorer(folder),
         dialogues=[chosen for chosen, _ in pairs],
         pairs=pairs,
-        pad=pad,
     )
 
 
@@ -66,10 +66,10 @@ def _moved(model: Any) -> Any:
 
 
 @torch.no_grad()
-def _scorer(folder: Path, pad: int) -> Any:
+def _scorer(folder: Path) -> Any:
     """The same layers with a head that follows from a formula."""
     made = AutoModelForSequenceClassification.from_pretrained(folder / MODEL, num_labels=1, dtype=torch.float32, local_files_only=True)
-    made.config.pad_token_id = pad
+    made.config.pad_token_id = PAD
     places = torch.arange(made.score.weight.numel(), dtype=torch.float32)
     made.score.weight.copy_((0.02 * torch.sin(places + 1)).reshape(made.score.weight.shape))
     return made.eval()

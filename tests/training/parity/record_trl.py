@@ -33,19 +33,19 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def tokenizer(pad: int) -> Any:
-    """Numbers as words: its only use is to satisfy the trainers, which get ids, and to say what pads."""
+def tokenizer() -> Any:
+    """Numbers as words: its only use is to satisfy the trainers, which get ids."""
     words = {"<pad>": 0, "<s>": 1, "</s>": 2, **{f"w{i}": i for i in range(3, VOCABULARY)}}
     made = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>" if pad == 0 else "</s>", bos_token="<s>", eos_token="</s>")
+    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
 
 
 def sft(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
     labels = [[token if learned else -100 for token, learned in zip(d.ids, d.loss_mask, strict=True)] for d in setup.dialogues]
     rows = [{"input_ids": list(d.ids), "labels": row} for d, row in zip(setup.dialogues, labels, strict=True)]
     config = SFTConfig(output_dir=folder, per_device_train_batch_size=len(rows), dataset_kwargs={"skip_prepare_dataset": True}, **PLAIN)
-    trainer = SFTTrainer(model=setup.policy(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer(setup.pad))
+    trainer = SFTTrainer(model=setup.policy(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
     trainer.model.eval()
     batch = trainer.data_collator(rows)
     with torch.no_grad():
@@ -67,9 +67,7 @@ def _dpo_arguments(name: str) -> dict[str, Any]:
 def dpo(folder: str, name: str, setup: Setup = SMALL) -> dict[str, Any]:
     texts = Dataset.from_list([{"prompt": "w3 w4", "chosen": "w5", "rejected": "w6"}])
     config = DPOConfig(output_dir=folder, **_dpo_arguments(name), **PLAIN)
-    trainer = DPOTrainer(
-        model=setup.policy(), ref_model=setup.reference(), args=config, train_dataset=texts, processing_class=tokenizer(setup.pad)
-    )
+    trainer = DPOTrainer(model=setup.policy(), ref_model=setup.reference(), args=config, train_dataset=texts, processing_class=tokenizer())
     trainer.model.eval()
     examples = [
         {
@@ -91,9 +89,7 @@ def dpo(folder: str, name: str, setup: Setup = SMALL) -> dict[str, Any]:
 def reward(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
     rows = [{"chosen_ids": list(a.ids), "rejected_ids": list(b.ids)} for a, b in setup.pairs]
     config = RewardConfig(output_dir=folder, **PLAIN)
-    trainer = RewardTrainer(
-        model=setup.reward_model(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer(setup.pad)
-    )
+    trainer = RewardTrainer(model=setup.reward_model(), args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer())
     trainer.model.eval()
     loss, outputs = trainer.compute_loss(trainer.model, trainer.data_collator(rows), return_outputs=True)
     loss.backward()
