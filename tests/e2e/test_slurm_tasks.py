@@ -39,10 +39,9 @@ class SlurmStack(TestStack):
         self.changes = {"AIRFLOW__CORE__DAGS_FOLDER": str(dags), "ALIGN_RECONCILE_MINUTES": "600"}
 
     def environment(self) -> dict[str, str]:
-        """The key stands in the connection itself, as where no file of it can be shared."""
+        """The key stands in the connection itself, too."""
         own = super().environment()
         conn = json.loads(own["AIRFLOW_CONN_SLURM_LOCAL"])
-        del conn["extra"]["key_file"]
         conn["extra"]["private_key"] = self.slurm.private_key.read_text()
         return own | {"AIRFLOW_CONN_SLURM_LOCAL": json.dumps(conn)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase, parse_state
@@ -45,10 +45,10 @@ def _for_all(first: Row, others: Sequence[Row]) -> Row:
     bad = next((row for row in newest.values() if row.state.info.phase is not Phase.SUCCEEDED), None)
     if bad is None:
         return first
-    failed = replace(first, state=bad.state, exit_code=bad.exit_code, signal=bad.signal, node_list=bad.node_list)
-    if isinstance(failed, QueueRow):
-        return replace(failed, reason=f"component {bad.array_id}")
-    return failed
+    told: dict[str, Any] = {"state": bad.state, "exit_code": bad.exit_code, "signal": bad.signal, "node_list": bad.node_list}
+    if isinstance(first, QueueRow):
+        told["reason"] = f"component {bad.array_id}"
+    return replace(first, **told)
 
 
 def _earlier(row: Row, first: Row) -> bool:
