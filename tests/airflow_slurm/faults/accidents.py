@@ -108,6 +108,7 @@ ACCIDENTS: dict[str, Accident] = {
     "torn": _torn,
     "worker killed": _process_killed,
     "triggerer killed": _process_killed,
+    "reconciler killed": _process_killed,
     "slurmctld killed": partial(_daemon, daemon="slurmctld", seconds=1.5),
     "slurmctld restarted": partial(_daemon, daemon="slurmctld", seconds=1.0, sig=signal.SIGTERM),
     "slurmctld away": partial(_daemon, daemon="slurmctld", seconds=11.0),

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 #: The job does its work, fails, saves when it is told to, or has to be killed.
 WORKS, FAILS, SAVES, STUBBORN = "works", "fails", "saves", "stubborn"
+#: It is an array of three; it is pushed out, and Slurm puts it back; it is pushed out, and ends; the task had asked for another one before.
+ARRAY, PUT_BACK, PUSHED_OUT, CHANGED = "array", "put back", "pushed out", "another key before"
 
 SUBMIT = (
     "claim:after", "sbatch:before", "sbatch:after", "record:before", "record:after", "look:before", "look:after",
@@ -25,6 +27,8 @@ class Cell:
     """One accident at one point.
 
     :ivar nth: at which passage of the point. :ivar job: what the job does. :ivar cancels: whether a person fails the task.
+    :ivar deferrable: whether the task waits in a triggerer, and not in its worker. :ivar on_kill: whether a triggerer acts on a person's
+        word, and not the reconciler alone.
     :ivar timeout_s: how long a command may take before its answer counts as lost.
     :ivar short: whether it belongs to the selection that runs with all tests.
     """
@@ -34,13 +38,15 @@ class Cell:
     nth: int = 1
     job: str = WORKS
     cancels: bool = False
+    deferrable: bool = True
+    on_kill: bool = True
     timeout_s: float = 6.0
     short: bool = False
 
     def __str__(self) -> str:
         nth = f"#{self.nth}" if self.nth > 1 else ""
         job = f" ({self.job})" if self.job != WORKS else ""
-        return f"{self.fault} @ {self.point}{nth}{job}"
+        return f"{self.fault} @ {self.point}{nth}{job}" + ("" if self.deferrable else ", in the worker")
 
 
 def _cells() -> list[Cell]:
@@ -75,7 +81,25 @@ def _cells() -> list[Cell]:
     ends += [Cell("slurmd killed", "cancel:before"), Cell("cut", "look:after")]
     cells += [replace(cell, job=SAVES, cancels=True) for cell in ends]
     cells += [Cell(fault, "cancel:after", 2, STUBBORN, cancels=True) for fault in ("cut", "slurmctld killed")]
+    cells += _other_work()
     return [replace(cell, short=str(cell) in SHORT) for cell in cells]
+
+
+def _other_work() -> list[Cell]:
+    """The same accidents to what is not one job that a triggerer waits for."""
+    arrays = [Cell("cut", "sbatch:after"), Cell("worker killed", "release:before"), Cell("triggerer killed", "acct:before")]
+    pushed = [Cell("triggerer killed", "poll:after", 2, PUT_BACK), Cell("slurmctld restarted", "poll:before", 4, PUT_BACK)]
+    pushed += [Cell("cut", "acct:after", job=PUSHED_OUT)]
+    given_up = [Cell("worker killed", "cancel:before"), Cell("cut", "cancel:after")]
+    waited = [Cell("worker killed", "poll:after", 2), Cell("cut", "acct:after")]
+    reconciled = [Cell("reconciler killed", point) for point in CANCEL]
+    return [
+        *(replace(cell, job=ARRAY) for cell in arrays),
+        *pushed,
+        *(replace(cell, job=CHANGED) for cell in given_up),
+        *(replace(cell, deferrable=False) for cell in waited),
+        *(replace(cell, job=SAVES, cancels=True, on_kill=False) for cell in reconciled),
+    ]
 
 
 #: Seconds each, and every kind of loss once.

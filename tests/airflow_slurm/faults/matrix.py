@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from airflow_slurm.slurm.states import parse_state
 from local.slurm_cluster import PrivateSlurm
 
 from .accidents import Scene, happen
-from .cells import FAILS, SAVES, STUBBORN, WORKS, Cell
+from .cells import ARRAY, CHANGED, FAILS, PUSHED_OUT, PUT_BACK, SAVES, STUBBORN, WORKS, Cell
 from .gates import Gates
 from .processes import Processes, Task, killed, reconciler, triggerer, worker
 from .proxy import Proxy
@@ -27,19 +27,36 @@ DEADLINE_S = 200.0
 #: Bytes of the script and of the output, so that there is a middle in which a connection can break.
 PADDING = 90_000
 POINT_TIMEOUT_S = 90.0
+#: Tasks of the array.
+SHARDS = 3
+_WORK = "for i in 1 2; do head -c 40000 /dev/zero | tr '\\0' x; echo; sleep 0.8; done; echo $SLURM_JOB_ID >> {folder}/done"
 _BODIES = {
-    WORKS: "for i in 1 2; do head -c 40000 /dev/zero | tr '\\0' x; echo; sleep 0.8; done; echo $SLURM_JOB_ID >> {folder}/done",
+    WORKS: _WORK,
     FAILS: "sleep 1; exit 7",
     SAVES: "trap 'echo saved >> {folder}/saved; exit 0' USR1; sleep 600 & wait",
     STUBBORN: "trap '' USR1; sleep 600",
+    ARRAY: "echo $SLURM_ARRAY_TASK_ID >> {folder}/shards; sleep 1; echo x > {folder}/done-$SLURM_ARRAY_TASK_ID",
+    # The first run lasts until it is pushed out.
+    PUT_BACK: "[ $(wc -l < {folder}/ran) -gt 1 ] || sleep 120; " + _WORK,
+    PUSHED_OUT: "[ $(wc -l < {folder}/ran) -gt 1 ] || sleep 120; " + _WORK,
+    # The job that the task had asked for before has to be over.
+    CHANGED: "[ -e {folder}/saved ] || echo x >> {folder}/overlap; " + _WORK,
 }
+_OPTIONS: dict[str, dict[str, Any]] = {
+    PUT_BACK: {"partition": "scavenge", "requeue": True},
+    PUSHED_OUT: {"partition": "scavenge"},
+    ARRAY: {"mem": "50M"},
+}
+#: Of the work that a task asked for before.
+BEFORE = "/before"
 
 
 @dataclass(frozen=True)
 class Result:
     """What came of a cell. All counts but ``submitted`` have to be 0.
 
-    :ivar submitted: jobs that were queued. :ivar doubled: jobs beyond the first that ran, or are still queued at the end.
+    :ivar submitted: jobs that were queued. :ivar doubled: jobs beyond the first that ran, or are still queued at the end; shards that
+        ran twice; and work that ran beside the one that the same task had given up.
     :ivar lost: 1 if the job never ran, or nobody came to know its end.
     :ivar false_success, false_failure: 1 if the task's end is not the job's.
     :ivar recover_s: from the accident to the first command that the cluster took and answered after it.
@@ -70,10 +87,12 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
     started = time.monotonic()
     async with Proxy(slurm.ssh_port) as proxy:
         gates = Gates(folder)
-        task = Task(str(folder), _connection(slurm, proxy.port, gates, cell), key, _spec(cell, folder))
+        shards = SHARDS if cell.job == ARRAY else 0
+        task = Task(str(folder), _connection(slurm, proxy.port, gates, cell), key, _spec(cell, folder), shards, cell.deferrable)
         processes = Processes(task)
         scene = Scene(slurm, proxy, gates, processes, cell.point)
-        living = asyncio.create_task(_cancelled(task, processes) if cell.cancels else _life(task, processes))
+        living = asyncio.create_task(_cancelled(task, processes, cell.on_kill) if cell.cancels else _lived(cell, task, processes))
+        pushing = asyncio.create_task(_pushed(slurm, folder)) if cell.job in (PUT_BACK, PUSHED_OUT) else None
         try:
             async with asyncio.timeout(DEADLINE_S):
                 await _accident(scene, cell, living)
@@ -81,8 +100,10 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
         except TimeoutError:
             verdict = "none"
         finally:
-            living.cancel()
-            await asyncio.gather(living, return_exceptions=True)
+            running = [one for one in (living, pushing) if one is not None]
+            for one in running:
+                one.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
             gates.go()
         if verdict.partition(":")[0] in ("success", "failure") and await asyncio.to_thread(_alive, slurm, key):
             await processes(
@@ -107,6 +128,27 @@ async def _accident(scene: Scene, cell: Cell, living: asyncio.Task[str]) -> None
             while (scene.gates.folder / "go").exists():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
     await happen(scene, cell.fault)
+
+
+async def _lived(cell: Cell, task: Task, processes: Processes) -> str:
+    """The task's life; before it, of one that asks for other work now, that of the work it had asked for."""
+    if cell.job == CHANGED:
+        folder = Path(task.folder)
+        body = f"echo $SLURM_JOB_ID >> {folder}/ran-before; " + _BODIES[SAVES].format(folder=folder)
+        await processes(worker, replace(task, key=task.key + BEFORE, spec=task.spec | {"body": body}), "execute", None, {})
+        while not (folder / "ran-before").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
+    return await _life(task, processes)
+
+
+async def _pushed(slurm: PrivateSlurm, folder: Path) -> None:
+    """Once the job runs, somebody's urgent one needs all nodes for a moment."""
+    while not (folder / "ran").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    argv = ("--partition=urgent", f"--nodes={slurm.settings.nodes}", "--exclusive", "--mem=20M", "--output=/dev/null", "--wrap=sleep 1")
+    while (await asyncio.to_thread(slurm.run, "sbatch", *argv, check=False)).returncode:  # noqa: ASYNC110
+        await asyncio.sleep(0.5)  # the accident may have taken the controller
 
 
 async def _life(task: Task, processes: Processes) -> str:
@@ -137,15 +179,16 @@ async def _event(said: dict[str, Any], processes: Processes) -> dict[str, Any]:
     return event
 
 
-async def _cancelled(task: Task, processes: Processes) -> str:
-    """The task is submitted and then failed by a person; on_kill and the reconciler do the rest: ``cancelled``."""
+async def _cancelled(task: Task, processes: Processes, on_kill: bool) -> str:
+    """The task is submitted and then failed by a person; on_kill, if it comes, and the reconciler do the rest: ``cancelled``."""
     said = await processes(worker, task, "execute", None, {})
     while said is None or "deferred" not in said or not said["trigger"].endswith("SlurmJobTrigger"):
         said = await processes(worker, task, "execute", None, {})
     while not (Path(task.folder) / "ran").exists():  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
-    await processes(killed, said["trigger_kwargs"])
+    if on_kill:
+        await processes(killed, said["trigger_kwargs"])
     store = task.store()
     while store.get(task.key) is not None:
         await asyncio.sleep(0.5)
@@ -154,8 +197,9 @@ async def _cancelled(task: Task, processes: Processes) -> str:
 
 
 def _spec(cell: Cell, folder: Path) -> dict[str, Any]:
-    body = f"echo $SLURM_JOB_ID >> {folder}/ran; " + _BODIES[cell.job].format(folder=folder)
-    return {"body": f"# {'x' * PADDING}\n{body}", "output": f"{folder}/output-%j.txt", "time_limit": 5}
+    body = f"echo ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}} >> {folder}/ran; " + _BODIES[cell.job].format(folder=folder)
+    output = f"{folder}/output-%A_%a.txt" if cell.job == ARRAY else f"{folder}/output-%j.txt"
+    return {"body": f"# {'x' * PADDING}\n{body}", "output": output, "time_limit": 5} | _OPTIONS.get(cell.job, {})
 
 
 def _connection(slurm: PrivateSlurm, port: int, gates: Gates, cell: Cell) -> str:
@@ -169,18 +213,23 @@ def _connection(slurm: PrivateSlurm, port: int, gates: Gates, cell: Cell) -> str
 
 
 def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) -> Result:
+    folder = scene.gates.folder
     jobs = _jobs(scene.slurm, task.key)
-    ran = _lines(scene.gates.folder / "ran")
-    done = bool(_lines(scene.gates.folder / "done"))
+    ran, shards = _lines(folder / "ran"), _lines(folder / "shards")
+    outputs = [folder / f"done-{index}" for index in range(SHARDS)] if cell.job == ARRAY else [folder / "done"]
+    done = all(_lines(path) for path in outputs)
     alive = _alive(scene.slurm, task.key)
-    good = {WORKS: "success", FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}[cell.job]
+    # Of one that Slurm ends and does not put back the second is the remedy; no shard runs twice; no two works of one task at a time.
+    remedy = int(cell.job == PUSHED_OUT)
+    twice = len(shards) - len(set(shards)) + len(_lines(folder / "overlap")) + len(_alive(scene.slurm, task.key + BEFORE))
+    good = {FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}.get(cell.job, "success")
     word = verdict.partition(":")[0]
     after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
     return Result(
         cell,
         verdict,
-        submitted=len(jobs),
-        doubled=max(0, len(set(ran) | alive) - 1),
+        submitted=len(jobs) + len(_jobs(scene.slurm, task.key + BEFORE)),
+        doubled=max(0, len(set(ran) | alive) - 1 - remedy) + twice,
         lost=int(not ran or word == "none"),
         false_success=int((word == "success" and not done) or (word == "cancelled" and bool(alive))),
         false_failure=int(word == "failure" and good != "failure"),
@@ -191,11 +240,12 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
 
 
 def _jobs(slurm: PrivateSlurm, key: str) -> dict[str, str]:
-    """Id and state of every job of a key, as Slurm itself says."""
+    """Id and state of every job of a key, as Slurm itself says; of an array a state that has not ended, if there is one."""
     prefix = job_name_for(key, 1).rpartition("-")[0]
-    out = slurm.run("squeue", "--noheader", "--states=all", "--format=%i %T %j").stdout
+    out = slurm.run("squeue", "--noheader", "--states=all", "--format=%F %T %j").stdout
     rows = [line.split() for line in out.splitlines() if line.strip()]
-    return {job_id: state for job_id, state, name in rows if name.startswith(prefix)}
+    mine = [(job_id, state) for job_id, state, name in rows if name.startswith(prefix)]
+    return dict(sorted(mine, key=lambda row: not parse_state(row[1]).info.phase.ended))
 
 
 def _alive(slurm: PrivateSlurm, key: str) -> set[str]:

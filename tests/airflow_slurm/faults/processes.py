@@ -21,6 +21,7 @@ from typing import Any
 from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_slurm import triggers
+from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import Done, JobRequest, SlurmJobOperator
 from airflow_slurm.receipts import load_store
@@ -41,12 +42,14 @@ RECEIPTS = "tests.airflow_slurm.faults.gates.GatedReceipts"
 
 @dataclass(frozen=True)
 class Task:
-    """One task, as another process can rebuild it. ``connection`` is the Airflow connection in JSON."""
+    """One task, as another process can rebuild it. ``connection`` is the Airflow connection in JSON; ``shards`` makes it an array of so many."""
 
     folder: str
     connection: str
     key: str
     spec: dict[str, Any]
+    shards: int = 0
+    deferrable: bool = True
 
     @property
     def receipts_config(self) -> dict[str, str]:
@@ -58,13 +61,17 @@ class Task:
         return load_store("airflow_slurm.file_receipts.FileReceipts", {"root": f"{self.folder}/receipts"})
 
 
-class HastyOperator(SlurmJobOperator):
-    """The operator with times that suit a test of seconds."""
+class Hasty(SlurmJobOperator):
+    """An operator with times that suit a test of seconds."""
 
     def prepare(self, context: Any) -> JobRequest | Done:
         request = super().prepare(context)
         assert isinstance(request, JobRequest)
         return replace(request, look_up_s=4.0, stop=POLITE, max_unknown_s=MAX_UNKNOWN_S)
+
+
+class HastyArray(Hasty, SlurmArrayOperator):
+    """The same for an array."""
 
 
 class KeptState:
@@ -99,10 +106,13 @@ def worker(task: Task, method: str, event: dict[str, Any] | None, kwargs: dict[s
     """One step of the operator in a worker."""
     ti = SimpleNamespace(dag_id="faults", run_id="r1", task_id="t", map_index=-1, xcom_push=lambda **kwargs: None)
     context: Any = {"ti": ti, "task_state_store": KeptState(Path(task.folder) / "state.json")}
-    operator = HastyOperator(
-        task_id="t", slurm_conn_id=CONN_ID, key=task.key, spec=task.spec, receipts=RECEIPTS, receipts_config=task.receipts_config,
-        visibility_deadline_s=2.0, expected_output=f"{task.folder}/done",
-    )  # fmt: skip
+    values: dict[str, Any] = {"task_id": "t", "slurm_conn_id": CONN_ID, "key": task.key, "spec": task.spec, "deferrable": task.deferrable}
+    values |= {"receipts": RECEIPTS, "receipts_config": task.receipts_config, "visibility_deadline_s": 2.0}
+    operator: SlurmJobOperator
+    if task.shards:
+        operator = HastyArray(shards=task.shards, expected_output=f"{task.folder}/done-%a", **values)
+    else:
+        operator = Hasty(expected_output=f"{task.folder}/done", **values)
     arguments = () if method == "execute" else (event,)
     try:
         result = getattr(operator, method)(context, *arguments, **kwargs)
@@ -161,7 +171,7 @@ def _child(connection: str, folder: str, answer: Connection, run: Callable[..., 
     answer.send(said)
 
 
-_MODULES = ["airflow_slurm.operators", "airflow_slurm.work.reconciler", "airflow_slurm.file_receipts", __name__]
+_MODULES = ["airflow_slurm.array_operator", "airflow_slurm.work.reconciler", "airflow_slurm.file_receipts", __name__]
 
 
 class Processes:
