@@ -76,6 +76,7 @@ def _project(layout: Layout, ports: Mapping[str, int]) -> dict[str, str]:
         "ALIGN_SLURM_CONN_ID": "slurm_local",
         "ALIGN_ANNOTATION_URL": url(ports["annotation"]),
         "ALIGN_ANNOTATION_TOKENS": str(layout.secrets / "annotation"),
+        "ALIGN_SUPPRESSION_KEY": str(layout.secrets / "suppression.key"),
         "MLFLOW_TRACKING_URI": url(ports["mlflow"]),
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "GX_ANALYTICS_ENABLED": "false",

@@ -25,6 +25,17 @@ def make_passwords(layout: Layout) -> None:
         write_atomically(path, json.dumps(have, indent=1), mode=0o600)
 
 
+def suppression_key_file(layout: Layout) -> Path:
+    return layout.secrets / "suppression.key"
+
+
+def make_suppression_key(layout: Layout) -> None:
+    """What hashes of erased persons are keyed with; made once, as hashes under another key tell nothing."""
+    path = suppression_key_file(layout)
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(32), mode=0o600)
+
+
 def password(layout: Layout, user: str) -> str:
     found: dict[str, str] = json.loads(passwords_file(layout).read_text())
     return found[user]

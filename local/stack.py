@@ -79,6 +79,7 @@ class Stack:
         with self._only_one():
             self.install()
             secret_files.make_passwords(self.layout)
+            secret_files.make_suppression_key(self.layout)
             self._start_slurm()
             settings = self.environment()
             self._prepare_airflow(settings)

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from include.annotation.access import Caller, only
 from include.annotation.assignment import Desk, next_task
 from include.annotation.batches import Order, close_batch, create_batch
+from include.annotation.erasing import erase_prompts
 from include.annotation.errors import NotFound
 from include.annotation.labels import Submission, own_task, previous_task, submit
 from include.annotation.progress import all_progress, progress
-from include.annotation.requests import BatchIn, LabelIn, WithdrawalIn
+from include.annotation.requests import BatchIn, ErasureIn, LabelIn, WithdrawalIn
 from include.annotation.service import Service, service_of
 from include.annotation.snapshot import snapshot
 from include.annotation.withdrawals import Withdrawal, all_withdrawals, withdraw, withdraw_all_of
@@ -82,6 +83,11 @@ def post_withdrawal(label_id: str, body: WithdrawalIn, caller: Overseer, service
     event, created = withdraw(service.database, Withdrawal(label_id, body.reason, caller.pseudonym, service.clock()))
     response.status_code = 201 if created else 200
     return event
+
+
+@router.post("/erasures")
+def post_erasure(body: ErasureIn, caller: Pipeline, service: Running) -> dict[str, Any]:
+    return {"tasks": erase_prompts(service.database, body.prompt_ids)}
 
 
 @router.get("/withdrawals")

@@ -154,14 +154,14 @@ def _task_row(batch_id: str, task: TaskIn, pool: str, wanted: int | None) -> dic
         "prompt_id": task.prompt.prompt_id,
         "prompt": canonical_bytes(prompt).decode(),
         "a_id": task.candidate_a.candidate_id,
-        "a_answer": _answer(task.candidate_a.response_text, task.candidate_a.tool_calls),
+        "a_answer": answer_column(task.candidate_a.response_text, task.candidate_a.tool_calls),
         "b_id": task.candidate_b.candidate_id,
-        "b_answer": _answer(task.candidate_b.response_text, task.candidate_b.tool_calls),
+        "b_answer": answer_column(task.candidate_b.response_text, task.candidate_b.tool_calls),
         "gold": canonical_bytes(task.gold.model_dump()).decode() if task.gold else None,
     }
 
 
-def _answer(text: str, tool_calls: Sequence[Any] | None) -> str:
+def answer_column(text: str, tool_calls: Sequence[Any] | None) -> str:
     return canonical_bytes({"text": text, "tool_calls": tool_calls}).decode()
 
 

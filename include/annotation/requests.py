@@ -142,3 +142,9 @@ class LabelIn(Strict):
 
 class WithdrawalIn(Strict):
     reason: Annotated[str, StringConstraints(min_length=1, max_length=2_000)]
+
+
+class ErasureIn(Strict):
+    """Prompts whose texts go, by id."""
+
+    prompt_ids: list[Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]] = Field(min_length=1, max_length=1_000)

@@ -20,6 +20,7 @@ from include.domain.records import Candidate, Label, Message, Prompt, Rubric, pr
 
 _BUSY = (HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT)
 _FIRST_WAIT_S = 0.2
+_ERASED_AT_ONCE = 1_000
 _LONGEST_WAIT_S = 5.0
 
 
@@ -258,6 +259,11 @@ class AnnotationClient:
         asked = None if batch_id is None else {"batch_id": batch_id}
         found: list[dict[str, Any]] = self._ask("GET", "/v1/withdrawals", params=asked)["withdrawals"]
         return found
+
+    def erase_prompts(self, prompt_ids: Sequence[str]) -> int:
+        """Takes the texts of these prompts, and of the answers to them, out of the service; in how many tasks they are."""
+        pieces = [list(prompt_ids[start : start + _ERASED_AT_ONCE]) for start in range(0, len(prompt_ids), _ERASED_AT_ONCE)]
+        return sum(int(self._ask("POST", "/v1/erasures", json={"prompt_ids": piece})["tasks"]) for piece in pieces)
 
     def _ask(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         for attempt in range(1, self._attempts + 1):

@@ -8,6 +8,7 @@ from pathlib import Path
 from include.data.importing import Gathered
 from include.data.plan import HELD_SIDES, PROMPT_SIDES, BuildPlan
 from include.domain.canonical import canonical_bytes
+from include.domain.records import prompt_id_of
 from include.domain.split import SIDES, USES, normalise_prompt
 from include.transforms import dedupe
 from include.transforms.clean import unclean
@@ -97,9 +98,15 @@ def _without_repetitions(drafts: list[Draft], rows: str, plan: BuildPlan, droppe
 
 
 def _clean_and_masked(draft: Draft, plan: BuildPlan, out: Filtered) -> Draft | None:
+    if plan.suppressed(draft.subject_ref, prompt_id_of(draft.messages, draft.tools)):
+        out.dropped.add("erased", place(draft))  # without a copy of it among what is set aside
+        return None
     reason = unclean(draft, plan.clean)
     if reason is None:
         draft, found = mask(draft, plan.pii)
+        if plan.suppressed(None, prompt_id_of(draft.messages, draft.tools)):
+            out.dropped.add("erased", place(draft))
+            return None
         if draft.pii in ("none", "masked"):
             out.masked.update(found)
             return draft

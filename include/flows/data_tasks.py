@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,8 @@ def build(run: Json, writer: str) -> dict[str, Any]:
         held_prompts="holdout" in found.generate.sides,
         max_pairs_per_prompt=found.preferences.max_pairs_per_prompt,
     )
+    if (suppression := services.suppression()) is not None:
+        plan = replace(plan, suppressed=suppression.covers)
     out = services.run_dir(run, "build")
     try:
         built = build_datasets(plan, out, filesystems=_filesystems(found), protected=held_out_before(found.data.project))

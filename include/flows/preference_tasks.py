@@ -24,6 +24,8 @@ def local_dataset(ref: Json) -> Path:
 
     found, store = DatasetRef.from_json(ref), services.store()
     folder = dataset_dir(found.content_hash)
+    if not store.exists(f"{folder}/manifest.json"):
+        services.catalog().artifacts.locate(found.artifact, store.uri)  # says where it is, or that it was erased
     manifest = Manifest.from_json(store.read_json(f"{folder}/manifest.json"))
     if manifest.digest != found.artifact:
         raise FlowError(f"{found}: the store holds {manifest.digest}, expected {found.artifact}")

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from include.settings.clusters import Cluster
     from include.stores.artifacts import ArtifactStore
     from include.stores.catalog import Catalog
+    from include.stores.catalog.erasures import Suppression
     from include.stores.registry import Registry
 
+KEY_BYTES = 32
 RECEIPTS = "include.stores.catalog.receipts.CatalogReceipts"
 
 
@@ -98,6 +100,32 @@ def annotation(role: str) -> "AnnotationClient":
     except OSError as error:
         raise FlowError(f"the annotation service's token for {role} cannot be read: {error}") from error
     return AnnotationClient(setting("ALIGN_ANNOTATION_URL"), token)
+
+
+def suppression() -> "Suppression | None":
+    """Who must stay out of data; None where nobody was ever erased.
+
+    Raises:
+        FlowError: somebody was, and the key that tells who is not there.
+    """
+    from include.stores.catalog.erasures import Suppression
+
+    hashes = catalog().erasures.suppressed()
+    return Suppression(suppression_key(), hashes) if hashes else None
+
+
+def suppression_key() -> bytes:
+    """The bytes of the file that ALIGN_SUPPRESSION_KEY names. Whoever loses it can't tell any more who was erased."""
+    path = Path(setting("ALIGN_SUPPRESSION_KEY"))
+    try:
+        mode, key = path.stat().st_mode, path.read_bytes()
+    except OSError as error:
+        raise FlowError(f"the key of suppressions cannot be read: {error}") from error
+    if mode & 0o077 or len(key) < KEY_BYTES:
+        raise FlowError(
+            f"{path}: the key of suppressions has at least {KEY_BYTES} bytes, and mode 0600; it has {len(key)} and {mode & 0o777:04o}"
+        )
+    return key
 
 
 def work_dir() -> Path:

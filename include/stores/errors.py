@@ -11,6 +11,10 @@ class NotFound(StoreError):
     """What was asked for is not in the store; the message names it and the place."""
 
 
+class Erased(NotFound):
+    """It was there and was removed on purpose; the message says when, by whom and why."""
+
+
 class Conflict(StoreError):
     """The same name was used for something else before."""
 

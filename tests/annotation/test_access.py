@@ -15,6 +15,7 @@ PERMISSIONS: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/v1/annotation-batches/B/close", None, {"pipeline"}),
     ("POST", "/v1/labels/L/withdraw", {"reason": "a reason"}, {"pipeline", "admin"}),
     ("POST", "/v1/annotators/ann_x/withdraw", {"reason": "a reason"}, {"pipeline", "admin"}),
+    ("POST", "/v1/erasures", {"prompt_ids": ["sha256:" + "0" * 64]}, {"pipeline"}),
     ("GET", "/v1/withdrawals", None, {"pipeline", "admin"}),
     ("GET", "/v1/annotation-tasks/next", None, {"annotator", "verifier"}),
     ("GET", "/v1/annotation-tasks/previous", None, {"annotator", "verifier"}),

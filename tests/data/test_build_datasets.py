@@ -84,6 +84,21 @@ def test_every_row_is_kept_set_aside_or_left_out_with_a_reason(build: Build, tmp
     assert read_info(result.datasets["demonstrations"].folder)["notes"]["dropped"] == counts["dropped"]
 
 
+def test_who_was_erased_stays_out_and_leaves_no_copy(build: Build, tmp_path: Path) -> None:
+    rows = demonstrations(40)
+    rows[3] |= {"subject_ref": "person-ada", "prompt": f"{sentence(3)} Write to ada@example.org."}
+    whole = build(jsonl(rows), "before")
+    prompts = {row.record["prompt"]["prompt_id"] for side in SIDES for row in read_rows(whole.datasets["demonstrations"].folder, side)}
+    one = sorted(prompts)[0]
+    after = build(jsonl(rows), "after", suppressed=lambda subject, prompt_id: subject == "person-ada" or prompt_id == one)
+    stored = [row.record["prompt"] for side in SIDES for row in read_rows(after.datasets["demonstrations"].folder, side)]
+    assert len(stored) == whole.datasets["demonstrations"].total - 2
+    assert not [p for p in stored if p["subject_ref"] == "person-ada" or p["prompt_id"] == one]
+    assert after.counts["datasets"]["demonstrations"]["dropped"]["erased"] == 2
+    kept = b"".join(path.read_bytes() for path in after.quarantine.parent.rglob("*.json*"))
+    assert sentence(3).encode() not in kept
+
+
 def test_unused_columns_are_counted(build: Build) -> None:
     result = build(jsonl([{**row, "stars": 3} for row in demonstrations(12)]))
     assert result.counts["datasets"]["demonstrations"]["unused_columns"] == {"stars": 12}

@@ -25,6 +25,7 @@ DAGS = {
     "apply_retention",
     "build_dataset",
     "collect_preferences",
+    "erase_data",
     "evaluate_policy",
     "reconcile_slurm",
     "release_policy",

@@ -122,12 +122,6 @@ def test_the_last_snapshot_leaves_out_the_run_that_asks(catalog: Catalog) -> Non
     assert catalog.labels.last_snapshot("b2") is None
 
 
-def test_suppressed_persons_are_found_among_many(catalog: Catalog) -> None:
-    catalog.labels.suppress([("h7", "erasure"), ("h8", "erasure")], "olga")
-    catalog.labels.suppress([("h7", "again")], "olga")
-    assert catalog.labels.suppressed(f"h{n}" for n in range(2000)) == {"h7", "h8"}
-
-
 def measurement(**changes: Any) -> Measurement:
     body: dict[str, Any] = {
         "deployment": some_digest("deployment"),

@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from include.domain.canonical import check_digest
 from include.domain.manifest import Manifest
 from include.stores.catalog.database import Database, insert_new
+from include.stores.catalog.erasures import erased_entry
 from include.stores.catalog.tables_work import artifact_locations, artifacts
-from include.stores.errors import NotFound
+from include.stores.errors import Erased, NotFound
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,17 @@ class Artifacts:
         """The path of a copy, relative to the root of `store`.
 
         Raises:
+            Erased: it was removed on purpose.
             NotFound: there is no copy in this store; the message says where there is one.
         """
         everywhere = self.locations(digest)
         for place in everywhere:
             if place.store == store:
                 return place.path
+        with self._db.read() as connection:
+            gone = erased_entry(connection, digest)
+        if gone is not None:
+            raise Erased(f"{digest} was erased by {gone['by']} at {gone['at']}: {gone['why']}")
         elsewhere = ", ".join(place.uri for place in everywhere) or "nowhere"
         raise NotFound(f"{digest} has no copy in {store}; known copies: {elsewhere}")
 

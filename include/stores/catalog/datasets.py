@@ -93,6 +93,10 @@ class Datasets:
         found = self._select(dataset_versions.c.dataset_id == dataset_id)
         return found[-1] if found else None
 
+    def all(self) -> list[DatasetVersion]:
+        """Every version of every dataset."""
+        return self._select()
+
     def by_hash(self, content_hash: str) -> list[DatasetVersion]:
         """Every dataset@version with this content (two dataset ids may share it)."""
         return self._select(dataset_versions.c.content_hash == content_hash)

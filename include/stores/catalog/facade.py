@@ -4,6 +4,7 @@ from include.stores.catalog.artifacts import Artifacts
 from include.stores.catalog.cost import Costs
 from include.stores.catalog.database import Clock, Database, system_clock
 from include.stores.catalog.datasets import Datasets
+from include.stores.catalog.erasures import Erasures
 from include.stores.catalog.labels import Labels
 from include.stores.catalog.ledger import Ledger
 from include.stores.catalog.lineage import Lineage
@@ -23,6 +24,7 @@ class Catalog:
         self.artifacts = Artifacts(database)
         self.costs = Costs(database)
         self.datasets = Datasets(database)
+        self.erasures = Erasures(database)
         self.key_states = KeyStates(database)
         self.labels = Labels(database)
         self.ledger = Ledger(database)

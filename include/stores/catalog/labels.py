@@ -1,4 +1,4 @@
-"""What happened to labels, the snapshots that runs froze, and suppressed persons. Texts never come here."""
+"""What happened to labels, and the snapshots that runs froze. Texts never come here."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from include.domain.canonical import check_digest, digest
 from include.stores.catalog.database import Database, insert_new, insert_once
 from include.stores.catalog.graph import chunks
 from include.stores.catalog.ledger import NewEntry, append_entry
-from include.stores.catalog.tables_evidence import label_events, snapshots, suppressions
+from include.stores.catalog.tables_evidence import label_events, snapshots
 from include.stores.errors import StoreError
 
 EVENT_KINDS = ("collected", "superseded", "withdrawn", "restored")
@@ -42,7 +42,7 @@ class Snapshot:
 
 
 class Labels:
-    """The tables label_events, snapshots and suppressions."""
+    """The tables label_events and snapshots."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -115,20 +115,6 @@ class Labels:
         with self._db.read() as connection:
             query = sa.select(snapshots).where(*where).order_by("created_at", "run_id")
             return [Snapshot(**row) for row in connection.execute(query).mappings()]
-
-    def suppress(self, hashes: Sequence[tuple[str, str]], actor: str) -> None:
-        """Keeps (keyed hash, reason): rows of these persons never come in again. The key itself is not in the catalog."""
-        with self._db.write("labels") as connection:
-            base = {"actor": actor, "created_at": self._db.now()}
-            insert_once(connection, suppressions, [{**base, "keyed_hash": h, "reason": reason} for h, reason in hashes])
-
-    def suppressed(self, hashes: Iterable[str]) -> set[str]:
-        """Those of `hashes` that are suppressed."""
-        found: set[str] = set()
-        with self._db.read() as connection:
-            for piece in chunks(hashes):
-                found |= set(connection.execute(sa.select(suppressions.c.keyed_hash).where(suppressions.c.keyed_hash.in_(piece))).scalars())
-        return found
 
 
 def _event_row(label: Mapping[str, Any], kind: str, actor: str, detail: Mapping[str, Any], now: str) -> dict[str, Any]:
