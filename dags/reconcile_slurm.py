@@ -1,4 +1,7 @@
-"""Finds jobs that no task owns and tasks whose job is gone, and ends what nobody wants any more; confirmed, with escalation."""
+"""Finds jobs that no task owns and tasks whose job is gone, and ends what nobody wants any more; confirmed, with escalation.
+
+Beside it the release ledger is recomputed and held against the heads of it that were kept with each release.
+"""
 
 import os
 from datetime import timedelta
@@ -20,4 +23,11 @@ with DAG(
 
         return reconcile_cluster()
 
+    @task(retries=0)
+    def check_ledger() -> dict[str, int]:
+        from include.flows.ledger_heads import check_whole_ledger
+
+        return check_whole_ledger()
+
     reconcile_jobs()
+    check_ledger()

@@ -1,4 +1,4 @@
-"""Puts the earlier champion back, in one step of one authorised person."""
+"""Puts the earlier champion back, in one step of one authorised person: one of `release.rollback_by` of the recipe, else its approvers."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ with DAG(
 
     @task(retries=2)
     def roll_back(**context: Any) -> dict[str, Any]:
-        from include.flows.release_tasks import rollback
+        from include.flows.rollback_tasks import rollback
 
         dag_run = context["dag_run"]
-        who = getattr(dag_run, "triggering_user_name", None) or "unknown"
+        who = getattr(dag_run, "triggering_user_name", None) or ""
         return rollback(context["params"]["name"], context["params"]["why"], who, request_id=dag_run.run_id)
 
     roll_back()

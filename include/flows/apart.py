@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from include.flows import services
 from include.flows.preference_tasks import local_dataset
 from include.settings.catalogue import recipe
 
@@ -28,16 +27,6 @@ def require_suites_apart(run: Json, suites: Mapping[str, Json], datasets: Mappin
     items = require_apart([local_dataset(ref) for ref in measured.values()], training, near)
     print(f"{items} items of {len(measured)} suites are apart from the training rows of {len(training)} data sets")
     return items
-
-
-def mixed_in(sft: Json) -> dict[str, Json]:
-    """The data sets of other projects that the SFT run learnt from in a mixture, by the name of the input."""
-    from include.stages.refs import DatasetRef
-
-    run, datasets = services.catalog().runs.get(sft["key"]), services.catalog().datasets
-    others = {name: value for name, value in run.spec.inputs.items() if name.startswith("demonstrations_")} if run else {}
-    known = {name: versions[0] for name, value in others.items() if (versions := datasets.by_hash(value))}
-    return {name: DatasetRef(v.dataset_id, v.version, v.content_hash, v.artifact).to_json() for name, v in known.items()}
 
 
 def _rows(folder: Any) -> str:

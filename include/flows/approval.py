@@ -85,6 +85,15 @@ class ReleaseApproval(ApprovalOperator):
         self.response_timeout = timedelta(hours=self.dossier["timeout_hours"])
         return super().execute(context)
 
+    def _renew_papers(self) -> None:
+        """MLflow shows the answer; the ledger has it already, so what is wrong with MLflow must not undo it."""
+        from include.flows.papers import renew
+
+        try:
+            renew(services.catalog().releases.dossier(self.dossier["digest"]))
+        except Exception as error:  # noqa: BLE001 - the next step writes the same papers, and fails by name where it cannot
+            self.log.warning("The answer stands in the ledger, and not yet in MLflow: %s: %s", type(error).__name__, error)
+
     def _decision(self) -> "Decision":
         found = services.catalog().releases.decision(self.dossier["digest"])
         if found is None:
@@ -95,6 +104,7 @@ class ReleaseApproval(ApprovalOperator):
         releases, digest = services.catalog().releases, self.dossier["digest"]
         if event.get("error_type") == "timeout":
             releases.no_answer(digest, actor="airflow")
+            self._renew_papers()
             raise NoAnswer(f"nobody answered within {self.dossier['timeout_hours']:g} h; {self.dossier['title']} is not released")
         user = event.get("responded_by_user") or {}
         person = str(user.get("name") or user.get("id") or "")
@@ -105,9 +115,11 @@ class ReleaseApproval(ApprovalOperator):
             return self.execute(context)
         if list(event.get("chosen_options") or []) != [self.APPROVE]:
             releases.reject(digest, person, comment)
+            self._renew_papers()
             raise Rejected(f"{person} said no to {self.dossier['title']}: {comment}")
         account = "demonstration" if person in self.dossier["demonstration_accounts"] else "person"
         decision = releases.approve(digest, person, comment, account=account)
+        self._renew_papers()
         self.log.info("%s (%s account) approved %s: %s", person, account, digest, comment)
         return {"dossier": digest, "person": person, "account": account, "state": str(decision.state)}
 

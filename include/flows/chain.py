@@ -7,6 +7,7 @@ every phase would run twice. The DAG of a phase ends with `phases.emit`.
 from typing import Any
 
 from airflow.sdk import get_current_context, task, task_group
+from airflow.sdk.exceptions import AirflowFailException
 
 from include.flows.approval import ReleaseApproval
 from include.flows.array_stage_operator import ArrayStageOperator
@@ -66,8 +67,12 @@ def data(run: Any) -> Any:
         @task(retries=0, trigger_rule="none_failed")
         def build_datasets(run: Any) -> dict[str, Any]:
             from include.flows.data_tasks import build
+            from include.flows.gates_fit import require_gates_fit
+            from include.settings.catalogue import recipe
 
-            return build(run, actor())
+            built = build(run, actor())
+            require_gates_fit(recipe(run["recipe"]), built)  # before anything is trained
+            return built
 
         waiting = S3KeySensor.partial(task_id="wait_for_exports", deferrable=True, poke_interval=EXPORT_POKE_S, retries=2)
         waited = waiting.expand_kwargs(exports(run))
@@ -141,8 +146,10 @@ def reward_model(run: Any, sft_result: Any, pairs: Any) -> Any:
         @task(retries=0)
         def gate(run: Any, result: Any) -> dict[str, Any]:
             from include.flows.evaluation_tasks import reward_gate
+            from include.flows.skipping import reason_told
 
-            return reward_gate(run, result)
+            with reason_told():
+                return reward_gate(run, result)
 
         trained = ArrayStageOperator(task_id="train", stage="reward_model", run=run, given={"sft": sft_result, "pairs": pairs})
         return gate(run, trained.output)
@@ -176,8 +183,10 @@ def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, 
         @task(retries=0)
         def gates(run: Any, wanted: Any, measured: Any) -> dict[str, Any]:
             from include.flows.evaluation_tasks import judge_candidate
+            from include.flows.skipping import reason_told
 
-            return judge_candidate(run, wanted, measured)
+            with reason_told():
+                return judge_candidate(run, wanted, measured)
 
         chosen = compare_with(run, base_result, sft_result, policy_result, reward, datasets)
         measured = ArrayStageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
@@ -212,8 +221,10 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
         @task(retries=2)
         def promote(run: Any, wanted: Any, verdict: Any, datasets: Any, filed: Any, observed: Any) -> dict[str, Any]:
             from include.flows.release_tasks import promote as do
+            from include.flows.skipping import reason_told
 
-            return do(run, wanted, verdict, datasets, filed, observed, actor())
+            with reason_told():
+                return do(run, wanted, verdict, datasets, filed, observed, actor())
 
         filed = dossier(run, wanted, policy_result, verdict, datasets)
         # One seat after the other: who has approved is not among those whom the next one asks.
@@ -226,14 +237,16 @@ def release(run: Any, wanted: Any, policy_result: Any, verdict: Any, datasets: A
     return group(run, wanted, policy_result, verdict, datasets)
 
 
-@task(trigger_rule="none_failed", retries=0)
+@task(trigger_rule="all_done", retries=0)
 def outcome(run: Any, **context: Any) -> str:
-    """How the run ended, in the finite list of words. Runs only where nothing failed: a *no* and a silence stay red."""
-    ti = context["ti"]
-    if promoted := ti.xcom_pull(task_ids="release.promote"):
-        said = f"released: {promoted['name']} version {promoted['version']}"
-    else:
-        said = ti.xcom_pull(task_ids="release.dossier", key="status") or ti.xcom_pull(task_ids="evaluation.compare_with", key="status")
-        said = said or "unknown"
+    """How the run ended, in the finite list of words. What is no release and no early end stays red, with the words as result all the same."""
+    from include.flows.outcome import outcome_of
+
+    ti, dag_run = context["ti"], context["dag_run"]
+    states = ti.get_task_states(dag_id=dag_run.dag_id, run_ids=[dag_run.run_id]).get(dag_run.run_id, {})
+    said, red = outcome_of(ti.xcom_pull, {name: None if state is None else str(state) for name, state in states.items()})
     print(f"{run['recipe']} ({run['method']}): {said}")
-    return str(said)
+    if red:
+        ti.xcom_push(key="return_value", value=said)
+        raise AirflowFailException(said)
+    return said

@@ -75,8 +75,12 @@ def release_evaluation(deployment: str) -> RunSpec:
     for measurement in catalog.measurements.of(deployment):
         run = catalog.runs.get(measurement.run_key)
         if run is not None and run.spec.config["deployments"].get("candidate", {}).get("digest") == deployment:
-            return run.spec
-    raise FlowError(f"no evaluation of {deployment} is on record: it was released from elsewhere, or the catalog is not whole")
+            found: RunSpec = run.spec
+            break
+    else:
+        why = f"no evaluation of {deployment} is on record: it was released from elsewhere, or the catalog is not whole"
+        say_and_skip(f"{NotDone.NOT_EVALUABLE}: {why}")
+    return found
 
 
 def _roles(spec: RunSpec) -> list[str]:

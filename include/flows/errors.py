@@ -3,6 +3,7 @@
 from airflow.sdk.exceptions import AirflowFailException
 
 from include.domain.errors import AlignmentError
+from include.domain.outcomes import NotDone
 
 
 class FlowError(AlignmentError):
@@ -18,7 +19,11 @@ class RubricInDoubt(NoAnswer):
 
 
 class Rejected(FlowError, AirflowFailException):
-    """A person said no, or a gate did."""
+    """A person said no, or a gate did. `reason`: in the named words, with what is meant."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or str(NotDone.REJECTED)
 
 
 class RecipeChanged(FlowError, AirflowFailException):

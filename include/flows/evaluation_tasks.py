@@ -4,10 +4,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of
+from include.domain.outcomes import NotDone
 from include.domain.spec import RunSpec
 from include.flows import services
-from include.flows.apart import mixed_in, require_suites_apart
+from include.flows.apart import require_suites_apart
 from include.flows.errors import FlowError, Rejected
+from include.flows.evidence import learnt_from, together
+from include.flows.gates_fit import require_gates_fit
 from include.flows.planners import bench_of, model
 from include.settings.catalogue import recipe, versioned
 from include.stages.programs import deployment
@@ -44,6 +47,7 @@ def reward_gate(run: Json, result: Json) -> dict[str, Any]:
     Raises:
         Rejected: it is not better than chance, 'longer wins' and 'shorter wins' on held-out pairs.
     """
+    from include.gates.named import named
     from include.gates.render import table
     from include.gates.reward_model import reward_model_gate
 
@@ -53,7 +57,7 @@ def reward_gate(run: Json, result: Json) -> dict[str, Any]:
     out = StageResult.from_json(result).model("reward_model")
     keep_report(report, out.digest, policies_digest=digest("reward-gate", wanted.model_dump(mode="json")), purpose="reward_model")
     if wanted.required and not report.passed:
-        raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{table(report)}")
+        raise Rejected(f"the reward model does not pass its gate; nothing may use it\n{table(report)}", named(report))
     return dict(result)
 
 
@@ -117,14 +121,19 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
     models["anchor"], released["anchor"] = released_model(anchor)
     suite_file = versioned("suites", found.evaluation.suites)["suites"]
     suites = {suite: datasets[item["dataset"]] for suite, item in suite_file.items()}
-    require_suites_apart(run, suites, {**datasets, **mixed_in(sft)})
+    require_gates_fit(found, datasets)
+    learnt = learnt_from(sft, reward, policy)
+    require_suites_apart(run, suites, together(datasets, learnt))
     return {
         "status": "already released" if champion == digests["candidate"] else "new",
         "deployment": digests["candidate"],
         "champion": champion,
         "anchor": anchor,
+        "deployments": digests,
+        "base_key": base["key"],
         "models": {role: ref.to_json() for role, ref in models.items()},
         "released": released,
+        "learnt_from": learnt,
         "reward": model(reward, "reward_model").to_json(),
         "reward_members": [ref.to_json() for ref in StageResult.from_json(reward).further("reward_model")],
         "suites": suites,
@@ -141,6 +150,7 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     from include.flows.planners import PLANNERS
     from include.gates.expected import expected_from
     from include.gates.judge import judge
+    from include.gates.named import named
     from include.gates.render import markdown, table
     from include.gates.tables import table_from
 
@@ -155,9 +165,10 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     if first is not None and first.digest != report.digest:
         print(f"An earlier complete verdict on this deployment binds: {first.digest} ({first.verdict})")
         if first.verdict != "pass":
-            raise Rejected(f"the first complete verdict on {wanted_now['deployment']} was {first.verdict}: {first.digest}")
+            words = f"the first complete verdict on {wanted_now['deployment']} was {first.verdict}: {first.digest}"
+            raise Rejected(words, f"{NotDone.REJECTED}: {words}")
     if not report.passed:
-        raise Rejected(f"the gates do not let this candidate through\n{table(report)}")
+        raise Rejected(f"the gates do not let this candidate through\n{table(report)}", named(report))
     return {
         "digest": report.digest,
         "policies": gates.digest,

@@ -5,6 +5,7 @@ from typing import Any
 
 from include.flows import services
 from include.flows.errors import FlowError
+from include.flows.gates_fit import require_gates_fit
 from include.settings.catalogue import recipe
 
 
@@ -13,12 +14,13 @@ def resolve_run(params: Mapping[str, Any], run_id: str, dag_id: str, asked_by: s
 
     Raises:
         SettingsError: an unknown recipe, with the known ones.
-        FlowError, RegistryError: a service is not usable; nothing has been computed yet.
+        FlowError, RegistryError: gates could not decide on what the recipe measures, or a service is not usable; nothing is computed yet.
     """
     found = recipe(str(params["recipe"]))
     method = str(params.get("method") or found.method)
     if method not in ("dpo", "ppo"):
         raise FlowError(f"method {method!r}: dpo or ppo")
+    require_gates_fit(found)
     services.catalog()
     services.registry().preflight()
     who = asked_by or found.owner

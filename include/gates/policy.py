@@ -148,6 +148,8 @@ class GateSet:
             raise GateError(f"{where}: two gates are called {twice[0]!r}")
         if not any(gate.kind == "superiority" for gate in self.gates):
             raise GateError(f"{where}: no gate of kind superiority; name at least one thing that must get better, or a mere copy passes")
+        if not any("anchor" in gate.against for gate in self.gates):
+            raise GateError(f"{where}: no gate against the anchor; compare something with it, or a little is lost with each release")
         self._check_groups(where)
 
     def _check_groups(self, where: str) -> None:

@@ -46,6 +46,8 @@ class BaseSource(Settings):
     sha256: str | None = None
     seed: int = 0
     rows: int = 0
+    licence: str | None = added_identity(None)
+    """Of the base itself; must be on `data.licences`. Left out, the release's papers say that it is not stated."""
     repository: str | None = added_identity(None)
     """The hub id and the commit that `files` are of; nothing is fetched by it."""
     revision: str | None = added_identity(None, pattern=r"^[0-9a-f]{40}$")
@@ -197,12 +199,21 @@ class ApprovalSettings(Settings):
         return self
 
 
+class OwnFallback(Settings):
+    """A fallback that is none of the deployments known here, in words, and who answers for it."""
+
+    policy: str = Field(min_length=3)
+    owner: str = Field(min_length=1)
+
+
 class ReleaseSettings(Settings):
     registered_name: str
     canary: Literal["shadow"] = "shadow"
     system_prompt: str | None = None
-    fallback: str | None = None
-    """Policy for uncertain long-tail inputs, recorded on the release: `sft` or nothing."""
+    fallback: Literal["sft", "champion", "anchor"] | OwnFallback | None = None
+    """Policy for uncertain long-tail inputs, recorded on the release: the deployment that answers them, or words with an owner."""
+    rollback_by: tuple[str, ...] = added_identity(())
+    """Who may roll a release back; left out: the approvers."""
 
 
 class Recipe(Settings):
@@ -257,6 +268,13 @@ class Recipe(Settings):
     def _source_fits(self) -> "Recipe":
         if (self.base_source.kind == "safetensors") != (self.base.kind == "safetensors"):
             raise ValueError(f"base_source.kind {self.base_source.kind} does not give what base.kind {self.base.kind} reads")
+        return self
+
+    @model_validator(mode="after")
+    def _base_is_allowed(self) -> "Recipe":
+        licence = self.base_source.licence
+        if licence is not None and licence not in self.data.licences:
+            raise ValueError(f"base_source.licence {licence!r} is not on data.licences ({', '.join(self.data.licences)})")
         return self
 
     @property

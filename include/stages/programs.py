@@ -1,6 +1,7 @@
 """plan() of every stage that runs as a job: which inputs, which settings, which tokenizer."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from include.domain.canonical import digest
@@ -52,6 +53,9 @@ def base_import(bench: Bench, source: FileRef) -> Plan:
     """`source`: one raw file, or the manifest of a folder of safetensors, by its digest."""
     settings = bench.recipe.base.model_copy(update={"file": source.file})
     name = "model" if settings.kind == "safetensors" else "source"
+    origin = bench.recipe.base_source
+    told = {"base_name": origin.repository or origin.path, "base_revision": origin.revision, "base_licence": origin.licence}
+    bench = replace(bench, note={**bench.note, **{key: value for key, value in told.items() if value}})  # recorded; no part of the key
     return bench.plan("base_import", {name: Input(source.sha256, source.sha256)}, settings)
 
 

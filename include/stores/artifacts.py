@@ -1,12 +1,12 @@
 """The artifact store: runs, bases, datasets and code by digest, over any ready fsspec file system.
 
-Paths are POSIX and relative to the store's root; `include.domain.layout` names them. Checkpoints are never opened here:
-their sizes are compared, their hashes are the jobs' business.
+Paths are POSIX and relative to the store's root; `include.domain.layout` names them. Checkpoints are opened here only by `verify`, before
+something is put back; else their sizes are compared, and their hashes are the jobs' business.
 """
 
 import json
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,6 +20,7 @@ from include.stores.errors import NotFound, StoreError
 from include.stores.links import link
 from include.stores.transfer import (
     FileSystem,
+    Hashing,
     copy_hashed,
     demand,
     is_object_store,
@@ -218,6 +219,19 @@ class ArtifactStore:
             if entry.size <= limit_bytes:
                 path = f"{folder}/{entry.path}"
                 demand(self.full(path), entry.sha256, sha256_bytes(self.read_bytes(path)))
+
+    def verify(self, folder: str, manifest: Manifest, said: Callable[[str], None] = lambda _: None) -> None:
+        """Reads every byte of an artifact and compares its hashes; `said` is told how far it is, every GB or so.
+
+        Raises:
+            IntegrityError: naming the first file that is missing or differs.
+        """
+        self.check_sizes(folder, manifest)
+        hashing = Hashing(manifest.size_bytes, said)
+        for entry in sorted(manifest.files):
+            path = self.full(f"{folder}/{entry.path}")
+            with self.fs.open(path, "rb") as source:
+                demand(path, entry.sha256, hashing.sha256(source))
 
     def publish_base(self, digest: str, path: str) -> str:
         """Makes ``bases/<hex>`` point at a committed output, by a relative link; a copy where links don't work."""

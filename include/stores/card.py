@@ -1,7 +1,7 @@
 """The model card, made from lineage alone: Markdown, pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -10,8 +10,9 @@ class CardFacts:
     """What a card says.
 
     datasets: {dataset, content_hash, licences {name: rows}, imported_share 0–1, synthetic_share 0–1 (optional)} of each.
+    base: {name, revision, licence, weights} of the model that all began with. fallback: who answers uncertain inputs, as a sentence.
     gates_table: the gate report as Markdown. lineage: the tree as text.
-    known_risks, waivers: each a sentence.
+    known_risks, waivers: each a sentence. decisions: what people and canaries said, each a sentence, in the ledger's order.
     reward_models: digests of what scored its answers, all members of an ensemble; reward_combined: how several become one.
     """
 
@@ -28,6 +29,9 @@ class CardFacts:
     waivers: Sequence[str] = ()
     reward_models: Sequence[str] = ()
     reward_combined: str | None = None
+    base: Mapping[str, Any] = field(default_factory=dict)
+    fallback: str = ""
+    decisions: Sequence[str] = ()
 
 
 def model_card(facts: CardFacts) -> str:
@@ -37,12 +41,15 @@ def model_card(facts: CardFacts) -> str:
         facts.description.strip() or "No description.",
         _demonstration(facts),
         _identity(facts),
+        f"## Base\n\n{_base(facts.base)}",
         f"## Licences\n\n{_bullets(licences(facts.datasets), 'No licence is recorded: do not distribute.')}",
         f"## Data\n\n{_data(facts.datasets)}",
         f"## Reward models\n\n{_rewards(facts)}",
         f"## Gates\n\n{facts.gates_table.strip() or 'No gate report.'}",
         f"## Waivers\n\n{_bullets(facts.waivers, 'None.')}",
         f"## Known risks\n\n{_bullets(facts.known_risks, 'None recorded.')}",
+        f"## Fallback\n\n{facts.fallback or 'None is recorded.'}",
+        f"## Decisions\n\n{_bullets(facts.decisions, 'None yet.')}",
         f"## Lineage\n\n{_fenced(facts.lineage)}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -66,6 +73,15 @@ def _demonstration(facts: CardFacts) -> str:
 def _identity(facts: CardFacts) -> str:
     rows = {"Deployment": facts.deployment, "Weights": facts.weights, "Recipe": facts.recipe}
     return "\n".join(["| | |", "|---|---|", *(f"| {name} | `{_cell(value)}` |" for name, value in rows.items())])
+
+
+def _base(base: Mapping[str, Any]) -> str:
+    if not base:
+        return "No base is recorded."
+    rows = {"Name": base.get("name"), "Revision": base.get("revision"), "Weights": base.get("weights")}
+    licence = base.get("licence")
+    said = f"Licence: {licence}." if licence else "Its licence is not stated: do not distribute."
+    return "\n".join([said, "", "| | |", "|---|---|", *(f"| {name} | `{_cell(str(value))}` |" for name, value in rows.items() if value)])
 
 
 def _data(datasets: Sequence[Mapping[str, Any]]) -> str:

@@ -8,17 +8,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.domain.canonical import canonical_bytes, check_digest, hex_of
+from include.domain.canonical import canonical_bytes, check_digest, digest, hex_of
 from include.stores.catalog.ledger import Ledger
 from include.stores.errors import RegistryError
 from include.stores.run_log import RunWriter, StageLog, Stopped, finished_run, upload
 from include.stores.series import AttemptLog
 from include.stores.tracking import MlflowRefused, Tracking, aliases_of, tags_of
 
-__all__ = ["ALIASES", "AttemptLog", "Drift", "ModelEntry", "Registry", "StageLog", "Stopped"]
+__all__ = ["ALIASES", "AttemptLog", "Drift", "ModelEntry", "Papers", "Registry", "StageLog", "Stopped"]
 
 ALIASES = ("candidate", "canary", "champion")
 DEPLOYMENT_TAG, WEIGHTS_TAG, URI_TAG = "align.deployment", "align.weights", "align.weights_uri"
+PAPERS_TAG, HEAD_TAG = "align.papers", "align.ledger_head"
+DESCRIPTION_LENGTH = 4000
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,26 @@ class ModelEntry:
     config: Mapping[str, Any]
     gates: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def papers(self) -> "Papers":
+        return Papers(self.card, self.gates)
+
+
+@dataclass(frozen=True)
+class Papers:
+    """What is written anew when something was judged or decided: the card and the gate report."""
+
+    card: str
+    gates: Mapping[str, Any]
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return {"card.md": self.card.encode(), "gates.json": canonical_bytes(dict(self.gates))}
+
+    @property
+    def digest(self) -> str:
+        return digest("papers", {"card": self.card, "gates": dict(self.gates)})
 
 
 @dataclass(frozen=True)
@@ -110,7 +132,7 @@ class Registry:
         return known or RunWriter(self._client, self.tracking, self.experiment_id).write(log)
 
     def register(self, name: str, entry: ModelEntry) -> int:
-        """Registers a deployment as a version of `name`; the same deployment again is the same version."""
+        """Registers a deployment as a version of `name`; the same deployment again is the same version, with the papers of now."""
         check_digest(entry.deployment, "deployment")
         if self.tracking.model(name) is None:
             try:
@@ -124,23 +146,44 @@ class Registry:
             known = self._versions_of(name, entry.deployment)
             if made != known[0]:  # another task registered the same deployment at the same moment: the lower number stays
                 self._client.delete_model_version(name, str(made))
+        else:
+            self.renew(name, entry.deployment, entry.papers, entry.tags)
         return known[0]
 
     def _create_version(self, name: str, entry: ModelEntry) -> int:
         folder = f"model/{hex_of(entry.deployment)[:16]}"
-        files = {
-            "card.md": entry.card.encode(),
-            "manifest.json": canonical_bytes(dict(entry.manifest)),
-            "config.json": canonical_bytes(dict(entry.config)),
-            "gates.json": canonical_bytes(dict(entry.gates)),
-        }
-        upload(self._client, entry.run_id, folder, files)
-        tags = {DEPLOYMENT_TAG: entry.deployment, WEIGHTS_TAG: entry.weights, URI_TAG: entry.weights_uri}
-        tags |= {f"align.{key}": str(value) for key, value in entry.tags.items()}
+        fixed = {"manifest.json": canonical_bytes(dict(entry.manifest)), "config.json": canonical_bytes(dict(entry.config))}
+        upload(self._client, entry.run_id, folder, {**entry.papers.files, **fixed})
+        tags = {DEPLOYMENT_TAG: entry.deployment, WEIGHTS_TAG: entry.weights, URI_TAG: entry.weights_uri, PAPERS_TAG: entry.papers.digest}
+        tags |= _plain_tags(entry.tags)
         made = self._client.create_model_version(
-            name, source=f"runs:/{entry.run_id}/{folder}", run_id=entry.run_id, tags=tags, description=entry.card[:4000]
+            name, source=f"runs:/{entry.run_id}/{folder}", run_id=entry.run_id, tags=tags, description=entry.card[:DESCRIPTION_LENGTH]
         )
         return int(made.version)
+
+    def renew(self, name: str, deployment: str, papers: Papers, tags: Mapping[str, str]) -> bool:
+        """Brings a version's card, gates and tags (``align.…``) up to date; says whether anything differed.
+
+        The papers go to the same place as those they replace; the description is the card's beginning. False also where the deployment
+        has no version.
+        """
+        found = min((v for v in self.tracking.versions(name) if tags_of(v).get(DEPLOYMENT_TAG) == deployment), key=_number, default=None)
+        if found is None:
+            return False
+        version, there = str(found["version"]), tags_of(found)
+        new = {key: value for key, value in _plain_tags(tags).items() if there.get(key) != value}
+        if there.get(PAPERS_TAG) != papers.digest:
+            upload(self._client, str(found["run_id"]), f"model/{hex_of(deployment)[:16]}", papers.files)
+            self.tracking.patch("model-versions/update", name=name, version=version, description=papers.card[:DESCRIPTION_LENGTH])
+            new[PAPERS_TAG] = papers.digest  # last: a crash before it writes the same papers again
+        for key, value in new.items():
+            self.tracking.post("model-versions/set-tag", name=name, version=version, key=key, value=value)
+        return bool(new)
+
+    def heads(self, name: str) -> list[dict[str, Any]]:
+        """Heads of the ledger ({"seq", "hash"}) that versions of `name` carry."""
+        told = [tags_of(version).get(HEAD_TAG, "") for version in self.tracking.versions(name)] if self.tracking.model(name) else []
+        return [{"seq": int(seq), "hash": hash_} for seq, _, hash_ in (head.partition(" ") for head in told) if hash_ and seq.isdigit()]
 
     def _versions_of(self, name: str, deployment: str) -> list[int]:
         found = [v for v in self.tracking.versions(name) if tags_of(v).get(DEPLOYMENT_TAG) == deployment]
@@ -186,3 +229,12 @@ class Registry:
         if named:
             raise RegistryError(f"{name} version {version} is {', '.join(named)}: it is not deleted while an alias names it")
         self._client.delete_model_version(name, str(version))
+
+
+def _number(version: Mapping[str, Any]) -> int:
+    return int(version["version"])
+
+
+def _plain_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Tags under our prefix, cut to what MLflow keeps."""
+    return {f"align.{key}": str(value)[:4900] for key, value in tags.items()}

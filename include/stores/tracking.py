@@ -35,6 +35,9 @@ class Tracking:
     def post(self, what: str, **body: Any) -> dict[str, Any]:
         return self._call("POST", what, json=body)
 
+    def patch(self, what: str, **body: Any) -> dict[str, Any]:
+        return self._call("PATCH", what, json=body)
+
     def _call(self, method: str, what: str, **payload: Any) -> dict[str, Any]:
         answer = self._request(method, what, payload)
         try:

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -38,6 +38,24 @@ def copy_hashed(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:
         target.write(chunk)
         size += len(chunk)
     return f"sha256:{hasher.hexdigest()}", size
+
+
+class Hashing:
+    """Hashes one file after the other, and tells how far it is every `step_bytes`."""
+
+    def __init__(self, total_bytes: int, said: Callable[[str], None], step_bytes: int = 1 << 30) -> None:
+        self._total, self._said, self._step = total_bytes, said, step_bytes
+        self._done = 0
+
+    def sha256(self, source: BinaryIO) -> str:
+        """``sha256:<hex>`` of all that `source` still gives."""
+        hasher = hashlib.sha256()
+        while chunk := source.read(CHUNK_BYTES):
+            hasher.update(chunk)
+            before, self._done = self._done, self._done + len(chunk)
+            if before // self._step != self._done // self._step:
+                self._said(f"{self._done / 1e9:.1f} of {self._total / 1e9:.1f} GB verified")
+        return f"sha256:{hasher.hexdigest()}"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report, RunSpec
 from include.flows import release_tasks, services
 from include.flows.evaluation_tasks import keep_report, register
+from include.flows.evidence import learnt_from
 from include.gates.policies import policies_from
 from include.gates.render import markdown
 from include.stages.refs import DatasetRef, ModelRef
@@ -58,14 +59,18 @@ class Candidate:
 
     def __init__(self, run: dict[str, Any], name: str) -> None:
         self.run = run
+        self.extra: dict[str, Any] = {}
         made, files = weights(name)
+        pairs = {"rows": "pair", "licences": {"cc-by-4.0": 8}, "origins": {"external:asdiv": 2, "synthetic:operand@1": 6, "sha256:x": 8}}
+        dataset(name, **pairs)
         self.policy = spec("dpo", inputs={"policy": manifest("sft").digest, "preferences": digest("test", name)})
         committed(self.policy, {"policy": made}, files)
         models = {"candidate": made.digest, "sft": manifest("sft").digest}
         refs = {role: ModelRef("model", found, TOKENIZER, TEMPLATE) for role, found in models.items()}
-        self.deployment = register(run, refs["candidate"])
+        self.deployment, self.sft_deployment = register(run, refs["candidate"]), register(run, refs["sft"])
         self.models = {role: ref.to_json() for role, ref in refs.items()}
         self.datasets = {"preference_prompts": dataset("preference_prompts")}
+        self.learnt_from = learnt_from({"key": self.policy.key})
         report = replace(tables.judged(policies_from(gates_file("quickstart")), tables.good()), notes=(f"of {name}",))
         keep_report(report, self.deployment, policies_digest=digest("test", "p"), purpose="release")
         risks = list(report.known_risks)
@@ -79,7 +84,8 @@ class Candidate:
         """What evaluation compared it with: the champion of now."""
         champion = services.catalog().ledger.champion(self.name)
         models = {**self.models, **({"champion": self.models["sft"]} if champion else {})}
-        return {"deployment": self.deployment, "champion": champion, "anchor": self.deployment, "models": models, "reward": None}
+        wanted = {"deployment": self.deployment, "champion": champion, "anchor": self.deployment, "models": models, "reward": None}
+        return {**wanted, "learnt_from": self.learnt_from, "deployments": {"sft": self.sft_deployment}, **self.extra}
 
     def dossier(self, **run: Any) -> dict[str, Any]:
         return release_tasks.dossier({**self.run, **run}, self.wanted(), {"key": self.policy.key}, self.gates, self.datasets, "dag:test")
@@ -100,9 +106,12 @@ class Candidate:
         seen = observed or self.observed()
         return release_tasks.promote(self.run, self.wanted(), self.gates, self.datasets, filed, seen, "dag:test")
 
+    def promote_after_canary(self, filed: dict[str, Any]) -> dict[str, Any]:
+        release_tasks.start_canary(filed, "dag:test")
+        return self.promote(filed)
+
     def release(self, **run: Any) -> dict[str, Any]:
         """The whole way."""
         filed = self.dossier(**run)
         self.approve(filed)
-        release_tasks.start_canary(filed, "dag:test")
-        return self.promote(filed)
+        return self.promote_after_canary(filed)

@@ -16,6 +16,7 @@ from include.data.suites import require_uses_apart
 from include.domain.records import Message
 from include.flows import data_tasks, evaluation_tasks, links, services
 from include.flows.apart import require_suites_apart
+from include.flows.errors import FlowError
 from include.flows.label_sensor import LabelSensor
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
 from include.transforms.draft import Draft
@@ -48,6 +49,7 @@ def dataset(folder: Path, rows: str, texts: list[str], side: str, use: str = "ev
 
 def test_a_training_row_that_says_a_suites_item_again_stops_the_evaluation(control: Plane, tmp_path: Path) -> None:
     suites = ("word_problems", "choices", "names")
+    control.gates_on_few_items()
     datasets = {name: dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout") for name in suites}
     datasets["demonstrations"] = dataset(tmp_path / "demonstrations", "demonstration", [sentence(n) for n in range(10, 30)], "train")
     run = control.run()
@@ -63,6 +65,7 @@ def test_a_training_row_that_says_a_suites_item_again_stops_the_evaluation(contr
 
 def test_what_a_mixture_brought_in_counts_as_trained_on(control: Plane, tmp_path: Path) -> None:
     suites = ("word_problems", "choices", "names")
+    control.gates_on_few_items()
     datasets = {name: dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout") for name in suites}
     extra = dataset(tmp_path / "extra", "demonstration", [f"{sentence(2)} Now"], "train")
     asked = spec("sft", inputs={"base": BASE, "demonstrations": some_digest("own"), "demonstrations_1": extra["content_hash"]})
@@ -72,6 +75,28 @@ def test_what_a_mixture_brought_in_counts_as_trained_on(control: Plane, tmp_path
     base, policy = result("base_import", "base", BASE, "base"), result("dpo", "policy", POLICY)
     with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: extra row"):
         evaluation_tasks.wanted(control.run(), base, sft, policy, reward, datasets)
+
+
+def test_pairs_that_the_policy_learnt_from_count_as_trained_on(control: Plane, tmp_path: Path) -> None:
+    suites = ("word_problems", "choices", "names")
+    control.gates_on_few_items()
+    datasets = {name: dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout") for name in suites}
+    pairs = dataset(tmp_path / "preferences", "demonstration", [f"{sentence(2)} Now"], "train")
+    asked = spec("dpo", inputs={"policy": BASE, "reference": BASE, "preferences": pairs["content_hash"]})
+    services.catalog().runs.plan(asked)
+    policy = result("dpo", "policy", POLICY) | {"key": asked.key}
+    base, sft = result("base_import", "base", BASE, "base"), result("sft", "policy", BASE)
+    with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: preferences row"):
+        evaluation_tasks.wanted(control.run(), base, sft, policy, result("reward_model", "reward_model", REWARD, "reward_model"), datasets)
+
+
+def test_suites_too_small_for_the_gates_stop_before_anything_is_measured(control: Plane, tmp_path: Path) -> None:
+    suites = ("word_problems", "choices", "names")
+    datasets = {name: dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout") for name in suites}
+    results = (result("base_import", "base", BASE, "base"), result("sft", "policy", BASE), result("dpo", "policy", POLICY))
+    reward = result("reward_model", "reward_model", REWARD, "reward_model")
+    with pytest.raises(FlowError, match=r"gates tiny@1 cannot pass, whatever is trained: gate asked_form_better needs 100 items \(min_n\)"):
+        evaluation_tasks.wanted(control.run(), *results, reward, datasets)
 
 
 def test_held_out_rows_and_other_suites_are_no_training_rows(control: Plane, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from include.domain.canonical import canonical_bytes, digest
 from include.domain.layout import RunDir
 from include.domain.manifest import Manifest
 from include.domain.spec import Report, RunSpec
-from include.flows import release_tasks, services
+from include.flows import evidence, release_tasks, services
 from include.flows.after_commit import after_commit
 from include.flows.evaluation_tasks import keep_report, register
 from include.gates.policies import policies_from
@@ -182,9 +182,7 @@ def test_dossier_question_and_card_name_every_member(
     filed = release_tasks.dossier(run, wanted, {"key": asked.key}, gates, datasets, "dag:test")
     body = services.catalog().releases.dossier(filed["digest"]).body
     assert body["reward_ensemble"] == {"combine": "mean", "members": DIGESTS}
-    assert canonical_bytes(body) == canonical_bytes(release_tasks.evidence(run, wanted, gates, datasets)), (
-        "the approval would be void at once"
-    )
+    assert canonical_bytes(body) == canonical_bytes(evidence.evidence(run, wanted, gates, datasets)), "the approval would be void at once"
     assert all(member in filed["text"] for member in DIGESTS)
     (version,) = registry.tracking.versions("demo-tiny")
     _, folder = version["source"].removeprefix("runs:/").split("/", 1)
@@ -196,4 +194,4 @@ def test_dossier_question_and_card_name_every_member(
 
 
 def test_a_dossier_without_an_ensemble_is_what_it_was(plane: Plane, wanted: dict[str, Any]) -> None:
-    assert release_tasks.reward_ensemble(plane.run(), {**wanted, "reward_members": []}) == {}
+    assert evidence.reward_ensemble(plane.run(), {**wanted, "reward_members": []}) == {}

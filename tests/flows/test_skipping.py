@@ -9,9 +9,10 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.flows import skipping
-from include.flows.champion_evaluation import champion_then
+from include.flows.champion_evaluation import champion_then, release_evaluation
 from include.flows.skipping import skip_if_rejected, skip_unless_new
 from tests.flows.conftest import Plane
+from tests.stores.things import some_digest
 
 
 @pytest.fixture
@@ -41,3 +42,9 @@ def test_an_evaluation_without_a_date_asks_for_the_champion_of_now_and_says_when
     with pytest.raises(AirflowSkipException, match="no champion: demo-tiny had none at 20"):
         champion_then({"recipe": "tiny", "suite": "then"}, SimpleNamespace(run_id="manual__1", dag_id="evaluate_policy"), None)
     assert said["status"].startswith("no champion")
+
+
+def test_a_champion_whose_evaluation_is_not_on_record_is_not_evaluable(plane: Plane, said: dict[str, Any]) -> None:
+    with pytest.raises(AirflowSkipException, match="not evaluable: no evaluation of sha256:"):
+        release_evaluation(some_digest("deployment"))
+    assert said["status"].startswith("not evaluable: ")

@@ -66,6 +66,16 @@ def test_what_is_wrong_is_named(path: list[Any], value: Any, message: str) -> No
         policies_from(spoilt(path, value))
 
 
+def test_a_set_that_compares_nothing_with_the_anchor_is_refused() -> None:
+    data = copy.deepcopy(read("quickstart"))
+    for gate in data["gates"]:
+        gate["against"] = [
+            role for role in ([gate["against"]] if isinstance(gate["against"], str) else gate["against"]) if role != "anchor"
+        ]
+    with pytest.raises(GateError, match="no gate against the anchor"):
+        policies_from(data)
+
+
 def test_a_group_without_gate_and_waiver_is_not_refused_but_blocks() -> None:
     from tests.gates.tables import good, judged
 

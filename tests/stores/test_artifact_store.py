@@ -15,6 +15,7 @@ from include.domain.manifest import Manifest, build_manifest
 from include.stores.artifacts import ArtifactStore
 from include.stores.code import CodeTar
 from include.stores.errors import NotFound, StoreError
+from include.stores.transfer import Hashing
 from tests.stores.things import report, some_digest
 
 KEY = some_digest("key")
@@ -266,3 +267,36 @@ def test_removing_a_link_leaves_what_it_points_at(store: ArtifactStore, tmp_path
     store.remove(target)
     assert not os.path.islink(store.full(target))
     assert store.read_bytes(f"{path}/model.safetensors") == b"weights"
+
+
+def test_verify_reads_every_byte_and_says_how_far_it_is(store: ArtifactStore, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for name, size in (("model-1.safetensors", 300), ("model-2.safetensors", 200)):
+        (folder / name).write_bytes(bytes(size))
+    made = build_manifest("model", folder)
+    store.put_folder(folder, "models/one", made)
+    told: list[str] = []
+    store.verify("models/one", made, told.append)
+    assert told == []  # it speaks once a gigabyte
+    with open(folder / "model-1.safetensors", "rb") as first, open(folder / "model-2.safetensors", "rb") as second:
+        hashing = Hashing(500, told.append, step_bytes=200)
+        assert [hashing.sha256(first), hashing.sha256(second)] == [entry.sha256 for entry in made.files]
+    assert told == ["0.0 of 0.0 GB verified"] * 2
+
+
+def test_verify_finds_one_changed_byte_and_a_missing_file(store: ArtifactStore, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    made = build_manifest("model", folder)
+    store.put_folder(folder, "models/one", made)
+    there = Path(store.full("models/one/model.safetensors"))
+    there.chmod(0o600)
+    there.write_bytes(b"weightz")
+    store.check_sizes("models/one", made)
+    with pytest.raises(IntegrityError, match=r"model.safetensors is corrupt"):
+        store.verify("models/one", made)
+    there.unlink()
+    with pytest.raises(IntegrityError, match="is missing"):
+        store.verify("models/one", made)

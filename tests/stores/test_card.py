@@ -58,3 +58,12 @@ def test_every_member_of_a_reward_ensemble_is_named_with_how_they_become_one() -
     assert all(f"- `{member}`" in text for member in members)
     assert "ensemble" not in model_card(replace(FACTS, reward_models=members[:1]))
     assert "None scored its answers." in model_card(FACTS)
+
+
+def test_the_base_the_fallback_and_what_was_decided_are_on_the_card() -> None:
+    base = {"name": "team/base", "revision": "ab12", "licence": "Apache-2.0", "weights": some_digest("base")}
+    text = model_card(replace(FACTS, base=base, fallback="the sft's deployment", decisions=["approved by anna: fine (ledger row 2)"]))
+    for expected in ("Licence: Apache-2.0.", "| Name | `team/base` |", "## Fallback\n\nthe sft's deployment", "- approved by anna: fine"):
+        assert expected in text, expected
+    assert "Its licence is not stated: do not distribute." in model_card(replace(FACTS, base={"name": "team/base"}))
+    assert "## Decisions\n\nNone yet." in model_card(FACTS)

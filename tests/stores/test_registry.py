@@ -16,6 +16,7 @@ from include.domain.canonical import canonical_bytes, digest
 from include.stores.catalog import Catalog
 from include.stores.errors import RegistryError
 from include.stores.registry import AttemptLog, ModelEntry, Registry, StageLog, Stopped
+from include.stores.tracking import tags_of
 from tests.stores.servers import free_port
 from tests.stores.things import commit, manifest, some_digest, spec
 
@@ -211,6 +212,38 @@ def test_a_deployment_is_registered_once_with_its_papers(registry: Registry, run
     assert (local / "card.md").read_text() == "# one"
     assert json.loads((local / "gates.json").read_text()) == {"verdict": "pass"}
     assert (local / "config.json").read_bytes() == canonical_bytes(CONFIG)
+
+
+def papers_at(registry: Registry, name: str, to: Path) -> tuple[str, Any, dict[str, str], str]:
+    """Card and gates as they lie there, tags, and description, of the only version."""
+    (version,) = registry.tracking.versions(name)
+    _, folder = version["source"].removeprefix("runs:/").split("/", 1)
+    local = Path(client_of(registry).download_artifacts(version["run_id"], folder, str(to)))
+    return (local / "card.md").read_text(), json.loads((local / "gates.json").read_text()), tags_of(version), version["description"]
+
+
+def test_a_deployment_that_is_judged_anew_gets_new_papers(registry: Registry, run_id: str, model_name: str, tmp_path: Path) -> None:
+    registry.register(model_name, entry(run_id))
+    assert registry.register(model_name, entry(run_id, card="# judged anew", gates={"verdict": "fail"}, tags={"approval": "open"})) == 1
+    card, gates, tags, description = papers_at(registry, model_name, tmp_path)
+    assert (card, gates, description) == ("# judged anew", {"verdict": "fail"}, "# judged anew")
+    assert (tags["align.approval"], tags["align.recipe"], tags["align.weights"]) == ("open", "tiny", some_digest("weights of one"))
+
+
+def test_renewing_papers_that_are_as_they_should_be_writes_nothing(registry: Registry, run_id: str, model_name: str) -> None:
+    one = entry(run_id)
+    registry.register(model_name, one)
+    assert registry.renew(model_name, one.deployment, one.papers, {}) is False
+    assert registry.renew(model_name, one.deployment, replace(one.papers, card="# decided"), {"canary": "passed"}) is True
+    assert registry.renew(model_name, one.deployment, replace(one.papers, card="# decided"), {"canary": "passed"}) is False
+    assert registry.renew(model_name, some_digest("unheard-of"), one.papers, {}) is False
+
+
+def test_heads_of_the_ledger_on_versions_come_back(registry: Registry, run_id: str, model_name: str) -> None:
+    assert registry.heads(model_name) == []
+    registry.register(model_name, entry(run_id, tags={"ledger_head": f"7 {some_digest('head')}"}))
+    registry.register(model_name, entry(run_id, "two"))
+    assert registry.heads(model_name) == [{"seq": 7, "hash": some_digest("head")}]
 
 
 def test_two_that_register_the_same_deployment_at_once_get_one_version(registry: Registry, run_id: str, model_name: str) -> None:

@@ -16,7 +16,7 @@ from include.stores.catalog.tables_work import edges
 from include.stores.errors import ApproverRefused, Conflict, NotFound
 
 DEPLOYMENT_FIELDS = ("weights", "quantisation", "engine", "tokenizer", "chat_template", "system_prompt", "generation")
-CANARIES = ("shadow", "router", "none")
+CANARIES = ("shadow", "none")
 ACCOUNTS = ("person", "demonstration")
 OPEN, APPROVED, REJECTED, NO_ANSWER, ROLLED_BACK = "open", "approved", "rejected", "no_answer", "rolled_back"
 
@@ -34,7 +34,7 @@ class Dossier:
     """What is approved. A change in any field is another digest, and voids the approval.
 
     body: the evidence: gates and policies by digest, datasets with imported share and licences, known risks, recipe, and the
-        plan ``canary: {"kind": "shadow" | "router" | "none", …}``.
+        plan ``canary: {"kind": "shadow" | "none", …}``.
     champion: digest of the champion's deployment that it was compared with, None for a first release.
     demonstration: the recipe is a demonstration, so demonstration accounts may approve.
     """

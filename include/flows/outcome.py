@@ -1,0 +1,50 @@
+"""How a run ended, in the finite list of words: also a no, silence and gates that block are such an end, and stay red."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from include.domain.outcomes import NotDone
+from include.flows import services
+
+TOLD_BY = ("release.promote", "evaluation.gates", "evaluation.compare_with", "reward_model.gate")
+"""Tasks that say why they end early, under the XCom key `status`; the last one in the chain counts."""
+_RED = ("failed", "upstream_failed", "removed")
+
+Pull = Callable[..., Any]
+
+
+def outcome_of(pull: Pull, states: Mapping[str, str | None]) -> tuple[str, bool]:
+    """The words, and whether the run is red.
+
+    pull: `xcom_pull` of a task instance of the run. states: the state of each of its tasks.
+    """
+    if promoted := pull(task_ids="release.promote"):
+        return f"released: {promoted['name']} version {promoted['version']}", False
+    failed = sorted(name for name, state in states.items() if state == "failed")
+    said = _told(pull) or _asked(pull)
+    if said is None:
+        evaluated = pull(task_ids="evaluation.gates") is not None
+        said = f"{NotDone.UNKNOWN if evaluated else NotDone.NOT_EVALUATED}: {', '.join(failed) or 'nothing'} failed"
+    return said, any(state in _RED for state in states.values()) or said.startswith(NotDone.UNKNOWN)
+
+
+def _told(pull: Pull) -> str | None:
+    """What a task said when it ended early; a dossier that stands rejected says so as its own status."""
+    for task in TOLD_BY:
+        if status := pull(task_ids=task, key="status"):
+            return str(status)
+    status = pull(task_ids="release.dossier", key="status")
+    return None if status in (None, "open") else str(status)
+
+
+def _asked(pull: Pull) -> str | None:
+    """What people answered, by the ledger: a task's state is no answer."""
+    digest = pull(task_ids="release.dossier", key="digest")
+    decision = services.catalog().releases.decision(str(digest)) if digest else None
+    if decision is None:
+        return None
+    if decision.state == "rejected":
+        return f"{NotDone.REJECTED}: {decision.decided_by} said no ({decision.why})"
+    if decision.state == "no_answer":
+        return str(NotDone.NO_ANSWER)
+    return None
