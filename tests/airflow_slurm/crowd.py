@@ -71,7 +71,7 @@ class Crowd:
         self.asked.append(list(argv))
         await asyncio.sleep(0)
         if argv[0] == "squeue":
-            return Answer("".join(_line(self, job_id) for job_id in self.jobs if _wanted(argv, job_id, self.jobs[job_id][0])), "", 0)
+            return Answer("".join(_line(self, job_id) for job_id in self.jobs if asked_for(argv, job_id, self.jobs[job_id][0])), "", 0)
         if argv[0] == "sacct":
             return self._recorded(argv)
         if argv[0] == "scancel" and argv[-1] in self.jobs:
@@ -87,7 +87,7 @@ class Crowd:
         rows = [
             f"{i}|{i}|{state}|0:0|{BEFORE}|{BEFORE}|{int(time.time())}|1|1|n1|{name}\n"
             for i, (name, state) in self.ended.items()
-            if _wanted(argv, i, name)
+            if asked_for(argv, i, name)
         ]
         return Answer("".join(rows), "", 0)
 
@@ -128,7 +128,8 @@ def _line(crowd: Crowd, job_id: str) -> str:
     return f"{job_id}|{job_id}|{state}|0|0|{BEFORE}|1|1|1|n1|{crowd.reason}|{name}\n"
 
 
-def _wanted(argv: Sequence[str], job_id: str, name: str) -> bool:
+def asked_for(argv: Sequence[str], job_id: str, name: str) -> bool:
+    """Whether a squeue or sacct asks for a job."""
     for option in argv:
         if option.startswith("--name=") and name not in option.removeprefix("--name=").split(","):
             return False

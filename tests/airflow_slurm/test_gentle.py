@@ -19,8 +19,12 @@ from airflow_slurm.hook import ClusterConfig
 from airflow_slurm.remote.client import IDS_A_COMMAND, Answer, SlurmClient
 from airflow_slurm.remote.transport import SshTransport
 from airflow_slurm.watch import poller
+from airflow_slurm.watch import snapshot as snapshot_module
 from airflow_slurm.watch.pace import LONGEST_PAUSE_S, LONGEST_REST, RECONNECTS, Pace
-from airflow_slurm.watch.poller import Hub, Snapshot, Watched, snapshots, take_snapshot
+from airflow_slurm.watch.poller import NAMES_EVERY, Hub, Snapshot, Watched, snapshots, take_snapshot
+from airflow_slurm.watch.seeking import Found, Sought
+
+from .crowd import asked_for
 
 DEFAULT_S = ClusterConfig().poll_interval_s
 
@@ -43,11 +47,11 @@ class Cluster:
         if argv[0] == "squeue":
             if self.queue_down:
                 return Answer("", "slurm_load_jobs error: Unable to contact slurm controller (connect failure)\n", 1)
-            return Answer("".join(f"{i}|{i}|RUNNING|0|0|1|1|1|1|n1|None|{name}\n" for i, name in self.jobs.items()), "", 0)
+            shown = {i: name for i, name in self.jobs.items() if asked_for(argv, i, name)}
+            return Answer("".join(f"{i}|{i}|RUNNING|0|0|1|1|1|1|n1|None|{name}\n" for i, name in shown.items()), "", 0)
         if self.accounting_down:
             return Answer("", "sacct: error: Problem talking to the database: Connection refused\n", 1)
-        wanted = next(a for a in argv if a.startswith("--jobs=")).removeprefix("--jobs=").split(",")
-        rows = [f"{i}|{i}|COMPLETED|0:0|1|1|2|1|1|n1|{self.ended[i]}\n" for i in wanted if i in self.ended]
+        rows = [f"{i}|{i}|COMPLETED|0:0|1|1|2|1|1|n1|{name}\n" for i, name in self.ended.items() if asked_for(argv, i, name)]
         return Answer("".join(rows), "", 0)
 
     def count(self, command: str, since: float, seconds: float = 3600.0) -> int:
@@ -92,7 +96,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 
     monkeypatch.setattr(poller, "SlurmHook", Hook)
     monkeypatch.setattr(poller, "asyncio", SimpleNamespace(sleep=sleep))
-    monkeypatch.setattr(poller, "time", SimpleNamespace(time=lambda: made.now, monotonic=lambda: made.now))
+    for module in (poller, snapshot_module):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: made.now, monotonic=lambda: made.now))
     return made
 
 
@@ -121,6 +126,80 @@ async def test_an_hour_costs_at_most_sixty_questions_with_any_number_of_jobs(clu
     await looked(hub, cluster, 3600)
     assert 55 <= cluster.count("squeue", began) <= 60
     assert cluster.count("sacct", began) == 0
+
+
+def seek(hub: Hub, cluster: Cluster, *, ids: int = 0, names: int = 0) -> list[Sought]:
+    """So many sensors, none of whose jobs is there."""
+    made = [Sought(str(900_000 + i), None, cluster.now) for i in range(ids)] + [
+        Sought(None, f"not-there-{i}", cluster.now) for i in range(names)
+    ]
+    hub.seekers |= {each: each for each in made}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("jobs", "ids", "names"), [(0, 1, 0), (0, 50, 0), (0, 0, 50), (800, 50, 0), (800, 0, 50), (800, 50, 50), (0, 50, 50)]
+)
+async def test_sensors_whose_jobs_are_not_there_cost_no_more(cluster: Cluster, jobs: int, ids: int, names: int) -> None:
+    cluster.jobs = {str(i): f"job-{i}" for i in range(1, jobs + 1)}
+    hub = Hub()
+    watch(hub, cluster)
+    seek(hub, cluster, ids=ids, names=names)
+    began = cluster.now
+    await looked(hub, cluster, 3600)
+    assert 45 <= cluster.count("squeue", began) <= 60
+    assert cluster.count("sacct", began) <= 60
+
+
+async def test_sensors_that_come_one_after_another_cost_no_more(cluster: Cluster) -> None:
+    hub = Hub()
+    watch(hub, cluster)
+    began, number = cluster.now, 0
+    while cluster.now < began + 3600:
+        number += 1
+        job = Sought(None, f"not-there-{number}", began)
+        hub.seekers[job] = job
+        stream = snapshots("c1", hub)
+        await anext(stream)
+        await stream.aclose()
+        cluster.now += 5
+    assert cluster.count("squeue", began) <= 60
+
+
+async def test_a_job_that_is_sought_is_found_by_the_loop_whether_it_waits_runs_or_has_ended(cluster: Cluster) -> None:
+    hub = Hub()
+    watch(hub, cluster)
+    ended = Sought("2", None, cluster.now)
+    named, by_id_, later = Sought(None, "job-7", cluster.now), Sought("5", None, cluster.now), Sought(None, "job-77", cluster.now)
+    cluster.end("2")
+    hub.jobs.pop("2")
+    hub.seekers |= {each: each for each in (named, by_id_, later, ended)}
+    stream = snapshots("c1", hub)
+    first = await anext(stream)
+    assert first.found == {
+        named: Found("7", "job-7", None, 1.0),
+        by_id_: Found("5", "job-5", None, 1.0),
+        ended: Found("2", "job-2", None, 1.0),
+    }
+    for each in first.found:
+        del hub.seekers[each]
+    cluster.jobs["77"] = "job-77"
+    looks = [await anext(stream) for _ in range(NAMES_EVERY)]
+    assert [later in look.found for look in looks] == [False] * (NAMES_EVERY - 1) + [True]
+    await stream.aclose()
+
+
+async def test_while_accounting_does_not_answer_a_job_that_left_the_queue_is_not_taken_for_one_that_never_was(cluster: Cluster) -> None:
+    hub = Hub()
+    cluster.end("2")
+    cluster.accounting_down = True
+    sought = Sought("2", None, cluster.now)
+    hub.seekers[sought] = sought
+    stream = snapshots("c1", hub)
+    assert (await anext(stream)).found == {}
+    cluster.accounting_down = False
+    assert (await anext(stream)).found == {sought: Found("2", "job-2", None, 1.0)}
+    await stream.aclose()
 
 
 async def test_triggers_that_come_and_go_cost_no_more(cluster: Cluster) -> None:

@@ -1,0 +1,230 @@
+"""What becomes of a job whose worker is told to end, or whose task's time is over; deferred or not, the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
+from airflow.sdk.execution_time.timeout import timeout
+
+from airflow_slurm.errors import JobFailed, Resubmit, UnreadableAnswer
+from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.hook import SlurmHook
+from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.slurm.names import job_name_for
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import JobView
+from airflow_slurm.work import killed, steps
+
+from .conftest import OTHER
+from .crowd import Crowd
+from .tasks import Make, Task
+
+NAME = job_name_for("work", 1)
+
+
+@pytest.fixture
+def crowd(make: Make, monkeypatch: pytest.MonkeyPatch) -> Crowd:
+    """A cluster on which the job of the task runs."""
+    there = Crowd({"7": (NAME, "RUNNING")})
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me", "extra": {"poll_interval_s": 0.3}}')
+    monkeypatch.setattr(SlurmHook, "get_client", lambda self: there.get_client())
+    return there
+
+
+@contextmanager
+def told_to_end(operator: SlurmJobOperator, after_s: float = 0.8) -> Iterator[None]:
+    """As Airflow's task runner: a signal, whose handler calls on_kill and lets the program go on."""
+    before = signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+    timer = threading.Timer(after_s, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.join()
+        signal.signal(signal.SIGTERM, before)
+
+
+def soon(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10.0
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert condition()
+
+
+def cancels(crowd: Crowd) -> list[str]:
+    return [" ".join(argv) for argv in crowd.asked if argv[0] == "scancel"]
+
+
+def states(monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
+    monkeypatch.setattr(killed, "task_state", lambda owner: state)
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_a_task_that_a_person_ends_ends_its_job_though_it_does_not_defer(
+    make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    states(monkeypatch, state)
+    task = make(deferrable=False)
+    operator = task.make()
+    with told_to_end(operator), pytest.raises(JobFailed):
+        operator.execute(task.context)
+    assert cancels(crowd) == ["scancel --batch --signal=USR1 7"]
+    soon(lambda: store.get("work") is None)
+    assert crowd.jobs == {}
+
+
+@pytest.mark.parametrize("state", ["running", "restarting", None])
+def test_a_worker_that_alone_is_stopped_ends_nothing(make: Make, crowd: Crowd, monkeypatch: pytest.MonkeyPatch, state: str | None) -> None:
+    states(monkeypatch, state)
+    task = make(deferrable=False)
+    operator = task.make()
+    threading.Timer(2.5, lambda: crowd.end("7")).start()
+    with told_to_end(operator):
+        assert operator.execute(task.context)["state"] == "COMPLETED"
+    assert cancels(crowd) == []
+
+
+def test_a_job_that_another_run_waits_for_goes_on(make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    states(monkeypatch, "failed")
+    task = make(deferrable=False)
+    store.claim("work", OTHER)
+    operator = task.make()
+    threading.Timer(2.5, lambda: crowd.end("7")).start()
+    with told_to_end(operator):
+        operator.execute(task.context)
+    assert cancels(crowd) == []
+
+
+def test_a_task_that_is_over_submits_nothing_more(make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    class GoesOn(SlurmJobOperator):
+        def accept(self, context: Any, request_state: dict[str, Any], view: JobView) -> Any:
+            raise Resubmit("interrupted")
+
+    states(monkeypatch, "failed")
+    task = make(GoesOn, deferrable=False)
+    operator = task.make()
+    with told_to_end(operator), pytest.raises(JobFailed, match="nothing is submitted any more"):
+        operator.execute(task.context)
+    assert store.end_of("work", 2) is None
+    soon(lambda: store.get("work") is None)
+
+
+def test_on_kill_takes_about_a_second_whatever_the_cluster_does(
+    make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states(monkeypatch, "failed")
+    crowd.saves = False
+    operator = submitted(make, monkeypatch)
+    began = time.monotonic()
+    operator.on_kill()
+    assert time.monotonic() - began <= killed.WITHIN_S + 0.5
+    soon(lambda: cancels(crowd) == ["scancel --batch --signal=USR1 7"])
+    live = store.get("work")
+    assert live is not None
+    assert live.ending  # so that the reconciler ends it, and nobody adopts it
+
+
+def test_without_anything_claimed_nothing_is_asked(make: Make, crowd: Crowd) -> None:
+    make().make().on_kill()
+    assert crowd.asked == []
+
+
+def submitted(make: Make, monkeypatch: pytest.MonkeyPatch, **kwargs: Any) -> SlurmJobOperator:
+    """An operator whose process has submitted its job and does not wait for it yet."""
+
+    def stands_still(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    task = make(**kwargs)
+    operator = task.make()
+    with monkeypatch.context() as patched:
+        patched.setattr(steps, "keep_links", stands_still)
+        with pytest.raises(KeyboardInterrupt):
+            operator.execute(task.context)
+    return operator
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+def test_a_time_that_is_over_while_submitting_gives_the_job_up(
+    make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+) -> None:
+    """As Airflow's task runner: on_kill is called while the alarm's exception is handled, and the task is still running."""
+    states(monkeypatch, "running")
+    operator = submitted(make, monkeypatch, deferrable=deferrable)
+    try:
+        raise AirflowTaskTimeout("Timeout")
+    except AirflowTaskTimeout:
+        operator.on_kill()
+    soon(lambda: store.get("work") is None)
+    assert cancels(crowd) == ["scancel --batch --signal=USR1 7"]
+
+
+def timed_out(task: Task, seconds: float) -> None:
+    """The task with Airflow's own alarm, in the worker."""
+    with timeout(seconds):
+        task.make().execute(task.context)
+
+
+def test_the_execution_timeout_of_a_task_that_does_not_defer_ends_its_job_in_order(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    crowd.saves = False
+    task = make(deferrable=False, execution_timeout=timedelta(seconds=1), stop_grace_s=1.0)
+    with pytest.raises(JobFailed, match="execution_timeout is over") as caught:
+        timed_out(task, 1.0)
+    assert (caught.value.retryable, caught.value.cause) == (True, "timed_out")
+    assert cancels(crowd) == ["scancel --batch --signal=USR1 7", "scancel 7"]
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, end.cause, crowd.jobs) == ("cancelled", "given_up", {})
+
+
+def test_a_job_that_ended_before_its_time_was_over_is_taken_and_not_cancelled(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    """The alarm comes between two looks; accounting is late with the end besides."""
+    crowd.late = 2
+    task = make(deferrable=False, execution_timeout=timedelta(seconds=1))
+    threading.Timer(0.95, lambda: crowd.end("7")).start()
+    with timeout(1.0):
+        assert task.make().execute(task.context)["state"] == "COMPLETED"
+    assert cancels(crowd) == []
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert end.outcome == "succeeded"
+
+
+def test_a_deferred_task_looks_again_before_it_gives_up(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    task = make(execution_timeout=timedelta(minutes=5))
+    deferred = task.execute()
+    crowd.end("7")
+    runs = JobView("7", phase=Phase.RUNNING, state="RUNNING").to_json()
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(deferred, {"status": "timed_out", "view": runs})
+    event = task.wait(again.value)
+    assert event["status"] == "ended"
+    assert task.resume(again.value, event)["state"] == "COMPLETED"
+
+
+def test_one_that_hangs_in_its_end_is_given_up_after_all(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    task = make(stop_grace_s=0.2)
+    deferred = task.execute()
+    crowd.jobs["7"] = (NAME, "COMPLETING")
+    hangs = JobView("7", phase=Phase.ENDING, state="COMPLETING").to_json()
+    with pytest.raises(JobFailed, match="execution_timeout is over"):
+        task.resume(deferred, {"status": "timed_out", "view": hangs})
+    assert crowd.jobs == {}
+
+
+def test_an_answer_that_cannot_be_read_uses_up_no_retry(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def garbled(*_: Any, **__: Any) -> None:
+        raise UnreadableAnswer("squeue printed a line of an unknown form")
+
+    task = make()
+    monkeypatch.setattr(steps, "submit", garbled)
+    assert task.execute().method_name == "submit_again"
