@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_slurm.containers import Container
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.work.stop import StopPolicy
 from include.domain.canonical import hex_of
 from include.domain.closure import lock_digest
 from include.domain.layout import RunDir, environment_dir
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from include.stores.artifacts import ArtifactStore
     from include.stores.code import CodeTar
 
+SIGNAL = "USR1"
+"""What asks a program to save and end."""
 BOOTSTRAP = "include/runtime/bootstrap.py"
 
 
@@ -39,6 +42,12 @@ class Placed:
     @property
     def run(self) -> RunDir:
         return RunDir(self.plan.key)
+
+    @property
+    def max_wait_s(self) -> float | None:
+        """How long the job may wait for its start; None: for ever."""
+        hours = self.plan.job.max_wait_h if self.plan.job.max_wait_h is not None else self.cluster.max_wait_h
+        return None if hours is None else hours * 3600.0
 
     def resources(self) -> dict[str, Any]:
         job, site = self.plan.job, self.cluster.defaults
@@ -140,7 +149,7 @@ class Placed:
             time_limit=wanted["time_limit_minutes"],
             nice=where.nice,
             requeue=False,
-            signal="USR1",
+            signal=SIGNAL,
             signal_lead_s=where.signal_lead_s,
         )
         # The cluster's word, not the connection's: whoever chooses where recipes run says what becomes of preemptible ones.
@@ -163,6 +172,11 @@ class Placed:
             "TORCH_EXTENSIONS_DIR": f"{self.root}/env/torch-extensions",
         }
         return given if gpus else {**given, "DS_ACCELERATOR": "cpu"}
+
+
+def stop_policy(where: Cluster) -> StopPolicy:
+    """How a run is ended that nobody wants any more: it has as long to save as before its time limit."""
+    return StopPolicy(signal=SIGNAL, grace_s=float(where.signal_lead_s))
 
 
 def place(plan: Plan, cluster: Cluster, root: str, locate: Callable[[str], str], estimate: Mapping[str, float] | None = None) -> Placed:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from include.domain.errors import AlignmentError
 from include.flows import services
+from include.flows.placing import stop_policy
 from include.flows.stage_work import JOB_PREFIX, job_name
 from include.settings.catalogue import cluster
 from include.stores.catalog.database import stamp
@@ -25,6 +26,7 @@ def reconcile_cluster() -> list[dict[str, str]]:
         receipts,
         name_prefix=f"{JOB_PREFIX}-",
         name_of=job_name,
+        policy=stop_policy(where),
         orphan_age_s=where.orphan_age_s,
     )
     for finding in found:

@@ -18,7 +18,7 @@ from include.flows import services, stage_work
 from include.flows.after_commit import stage_log
 from include.flows.array_placing import PlacedArray
 from include.flows.foretelling import foretell
-from include.flows.placing import place
+from include.flows.placing import place, stop_policy
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
 from include.stages.parts import PlannedPart, Taken, planned_parts, taking
@@ -79,6 +79,8 @@ def _array(whole: Plan, parts: Sequence[PlannedPart], taken: Mapping[str, Taken]
         receipts=services.RECEIPTS,
         receipts_config=config,
         max_unknown_s=where.max_unknown_s,
+        max_wait_s=placed[0].max_wait_s,
+        stop=stop_policy(where),
         carry={"parts": {str(task): part.name for task, part in enumerate(parts)}, "deadline_s": where.visibility_deadline_s},
     )
 

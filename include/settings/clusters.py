@@ -113,6 +113,9 @@ class Cluster(Settings):
     setup: tuple[str, ...] = ()
     """Shell lines before the program; written by the administrator, never by a user."""
     signal_lead_s: int = 90
+    """How long a program has to save before its time limit, and when its run is given up, before it is cancelled."""
+    max_wait_h: float | None = Field(168.0, gt=0)
+    """How long a job may wait for its start, whatever the reason; then its task fails, and says why it waited. null: for ever."""
     max_unknown_s: int = 900
     visibility_deadline_s: int = 120
     orphan_age_s: int = 600

@@ -27,6 +27,8 @@ class JobSettings(Settings):
     """Takes one licence `heavy` where the cluster has it, so that heavy jobs run one at a time."""
     max_parallel: int | None = added_placement(None, ge=1)
     """So many parts of a stage that is made in parts run at once; left out: as many as the cluster takes."""
+    max_wait_h: float | None = added_placement(None, gt=0)
+    """How long the job may wait for its start; left out: as long as the cluster's `max_wait_h`."""
 
 
 class StageSettings(Settings):

@@ -22,9 +22,25 @@ def main(dags: Path, folder: str) -> dict[str, Any]:
     for dag_id in ("example_slurm_job", "example_slurm_array"):
         run = bag.dags[dag_id].test(run_conf={"folder": folder, "shards": 3})
         told[dag_id] = {"run_id": run.run_id, "tasks": states_of(dag_id, run.run_id)}
+    told["example_slurm_reconcile"] = reconciled(bag.dags["example_slurm_reconcile"], told["example_slurm_job"]["run_id"])
     told["job_page"] = page("example_slurm_job", told["example_slurm_job"]["run_id"], "add", "/output/1")
     told["array_page"] = page("example_slurm_array", told["example_slurm_array"]["run_id"], "score", "/output/1?shard=2")
     return told
+
+
+def reconciled(dag: Any, run_id: str) -> dict[str, Any]:
+    """A pass over submissions of a task that has ended, of one of a DAG run that is deleted, and of one that Airflow has not ended."""
+    from airflow_slurm.receipts import load_store
+    from airflow_slurm.settings import configured_receipts
+
+    store: Any = load_store(*configured_receipts())
+    run = {"dag_id": "example_slurm_job", "run_id": run_id}
+    store.claim("ended", run | {"task_id": "add", "map_index": -1})
+    store.claim("deleted", run | {"run_id": "never was", "task_id": "add", "map_index": -1})
+    store.claim("unknown", run | {"task_id": "no such task", "map_index": -1})
+    passed = dag.test()
+    ends = {key: end.cause for key in ("ended", "deleted", "unknown") if (end := store.end_of(key, 1)) is not None}
+    return {"tasks": states_of(dag.dag_id, passed.run_id), "ends": ends}
 
 
 def states_of(dag_id: str, run_id: str) -> dict[str, str]:

@@ -77,6 +77,8 @@ def test_the_examples_run_by_dag_test_and_their_pages_show_them(
     assert told["import_errors"] == {}
     assert told["example_slurm_job"]["tasks"] == {"prepare": "success", "add": "success", "seen": "success"}
     assert told["example_slurm_array"]["tasks"] == {"score": "success", "count": "success"}
+    assert told["example_slurm_reconcile"]["tasks"] == {"reconcile_jobs": "success"}
+    assert told["example_slurm_reconcile"]["ends"] == {"ended": "never_queued", "deleted": "never_queued"}
     assert told["job_page"]["status"] == [200, 200]
     assert "COMPLETED" in told["job_page"]["page"]
     assert "the sum is 5050" in told["job_page"]["output"]

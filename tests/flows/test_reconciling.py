@@ -28,6 +28,7 @@ def test_it_looks_for_the_names_under_which_stages_submit(plane: Plane, monkeypa
     assert asked["name_of"](D[4], 3) == stage_work.job_name(D[4], 3) == f"align-{'0' * 16}-3"
     assert asked["name_of"](D[4], 3).startswith(asked["name_prefix"])
     assert asked["orphan_age_s"] == 600
+    assert (asked["policy"].signal, asked["policy"].grace_s) == ("USR1", 60.0)
 
 
 def cancelled(plane: Plane) -> tuple[str, Path]:

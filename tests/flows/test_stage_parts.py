@@ -115,6 +115,12 @@ def sharded(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> Sharded:
     return Sharded(plane)
 
 
+def test_the_array_has_its_clusters_times(sharded: Sharded) -> None:
+    request = sharded.prepare()
+    assert isinstance(request, JobRequest)
+    assert (request.max_wait_s, request.stop.grace_s) == (168 * 3600.0, 60.0)
+
+
 def test_shards_move_no_key_but_have_keys_of_their_own(sharded: Sharded) -> None:
     assert sharded.whole.key == plan("generate", sharded.run, GIVEN).key
     assert sharded.whole.spec.config == {**sharded.before.spec.config, "portion_prompts": 4}

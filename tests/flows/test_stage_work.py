@@ -296,3 +296,20 @@ def test_a_key_that_is_not_committed_asks_for_a_job_of_its_name(job: Job, monkey
     assert request.name_of(3) == f"align-{job.spec.key.removeprefix('sha256:')[:16]}-3"
     assert request.carry["spec"] == job.spec.to_json()
     assert json.loads(json.dumps(request.carry)) == request.carry
+
+
+def test_a_job_has_as_long_to_save_as_its_cluster_says_and_may_wait_for_a_week(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_work, "whereabouts", lambda made, uri: lambda digest: "somewhere")
+
+    def asked(cluster: dict[str, Any] | None = None, **job: Any) -> JobRequest:
+        plane.change_cluster(**cluster or {})
+        made = stage_work.plan("sft", plane.run(), SFT_GIVEN)
+        request = stage_work.request_of(dataclasses.replace(made, job=made.job.model_copy(update=job)), plane.run())
+        assert isinstance(request, JobRequest)
+        return request
+
+    assert (asked().max_wait_s, asked().stop.grace_s, asked().stop.signal) == (168 * 3600.0, 60.0, "USR1")
+    assert asked({"signal_lead_s": 300}).stop.grace_s == 300.0
+    assert asked({"max_wait_h": 2.0}).max_wait_s == 7200.0
+    assert asked({"max_wait_h": None}).max_wait_s is None
+    assert asked({"max_wait_h": 2.0}, max_wait_h=0.5).max_wait_s == 1800.0
