@@ -16,6 +16,7 @@ from airflow_slurm.errors import ImpossibleRequest
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.receipts import JobEnd
 from airflow_slurm.sensors import SlurmJobSensor
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
@@ -145,9 +146,9 @@ def test_the_site_of_another_cluster_is_the_one_that_is_asked(far: str, make: Ma
 
 def test_the_reconciler_and_the_sensor_of_another_cluster(far: str, store: FileReceipts, second: PrivateSlurm, key: str) -> None:
     hook = SlurmHook(far)
-    orphan = hook.run(
-        lambda client: client.submit_held(JobSpec(body="true", output="/dev/null", mem="50M"), f"job-orphan-{OWNER['dag_id']}")
-    )
+    store.claim(key, OWNER)
+    store.close(key, 1, JobEnd("cancelled", "never_queued"))
+    orphan = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null", mem="50M"), job_name_for(key, 1)))
     assert orphan.cluster == "c2"
     found = reconcile(hook, store, lambda owner: False, policy=HASTY, orphan_age_s=0.0)
     assert [(f.kind, f.job_id) for f in found] == [("orphan", orphan.job_id)]

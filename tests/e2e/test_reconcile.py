@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_slurm.receipts import JobEnd
 from include.stores.catalog.receipts import CatalogReceipts
 from tests.e2e.runs import PATIENCE, Run, until
 from tests.e2e.test_faults import trial
@@ -14,7 +15,8 @@ from tests.e2e.world import Chain, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600 * PATIENCE)]
 
-ORPHAN = "align-00000000deadbeef-1"
+CLOSED = f"sha256:{'0' * 8}deadbeef{'0' * 48}"
+ORPHAN, STRANGER = "align-00000000deadbeef-1", "align-00000000cafebabe-1"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,17 +37,22 @@ def reconcile(world: World, name: str) -> list[dict[str, str]]:
     return found
 
 
-def test_a_held_job_of_ours_that_no_record_knows_is_named_and_cancelled(world: World, chain: Chain) -> None:
-    world.stack.slurm.run("sbatch", "--hold", "-J", ORPHAN, "-n1", "--wrap", "true")
-    world.stack.slurm.run("sbatch", "--hold", "-J", "not-ours", "-n1", "--wrap", "true")
+def test_a_held_job_of_ours_that_no_open_record_knows_is_named_and_cancelled_and_a_strangers_is_named(world: World, chain: Chain) -> None:
+    receipts = CatalogReceipts(world.stack.environment()["ALIGN_CATALOG_URL"])
+    receipts.claim(CLOSED, {"dag_id": "none", "run_id": "none", "task_id": "none", "map_index": -1})
+    receipts.close(CLOSED, 1, JobEnd("cancelled", "never_queued"))
+    for name in (ORPHAN, STRANGER, "not-ours"):
+        world.stack.slurm.run("sbatch", "--hold", "-J", name, "-n1", "--wrap", "true")
     time.sleep(6)
     found = reconcile(world, f"orphan-{time.time():.0f}")
     orphans = [finding for finding in found if finding["kind"] == "orphan"]
     assert [ORPHAN in finding["detail"] for finding in orphans] == [True]
     assert "belongs to no open submission; cancelled, as it was still held" in orphans[0]["detail"]
     until("the orphan's end", lambda: ORPHAN not in world.queued(), seconds=30)
-    assert "not-ours" in world.queued()
-    world.stack.slurm.run("scancel", "--name", "not-ours")
+    assert [STRANGER in finding["detail"] for finding in found if finding["kind"] == "stranger"] == [True]
+    assert {STRANGER, "not-ours"} <= set(world.queued())
+    for name in (STRANGER, "not-ours"):
+        world.stack.slurm.run("scancel", "--name", name)
 
 
 def test_a_job_whose_owner_is_gone_is_ended_and_said_to_be(world: World, chain: Chain) -> None:

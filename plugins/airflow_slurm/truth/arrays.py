@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow, array_tasks
 from airflow_slurm.slurm.states import Phase, parse_state
-from airflow_slurm.truth.reconcile import Observation
+from airflow_slurm.truth.reconcile import FORGOTTEN, Observation
 from airflow_slurm.truth.view import JobView
 
 Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
@@ -119,6 +119,11 @@ def forgotten_whole(open_tasks: Iterable[Observation], last: Iterable[Accounting
     :param last: accounting's rows of the task that has the array's own id.
     """
     return all(seen.queue_read and seen.queue is None for seen in open_tasks) and all(row.state.info.phase is Phase.WAITING for row in last)
+
+
+def never_ran(view: JobView, tasks: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether nothing is known to have run of a job, or of an array with these tasks: the controller lost it, or each of them, before that."""
+    return view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in tasks.values())
 
 
 def as_removed(view: JobView) -> JobView:

@@ -33,6 +33,7 @@ from airflow_slurm.receipts import JobEnd, Owner, load_store
 from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
+from airflow_slurm.truth.arrays import never_ran
 from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 #: Under this name the task's state store keeps which work this task asked for last, over tries and clears.
 STATE_KEY = "slurm_submission"
-#: So long a job that ended waits for somebody to look at what it made, where the cluster does not answer.
+#: So long a job that ended waits for somebody to look at what it made.
 ACCEPT_WITHIN_S = 3600.0
 _LATER = (SubmitBusy, SubmissionUncertain, Unreachable, UnreadableAnswer, NotEnded)
 
@@ -129,14 +130,13 @@ class JobSteps(BaseOperator):
             leave(self._claim, timed_out=isinstance(sys.exc_info()[1], AirflowTaskTimeout), over=lambda: setattr(self, "_over", True))
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Asked by OpenLineage's provider, in the process in which the task has just ended, well or not."""
+        """For OpenLineage's provider, in the process in which the task has just ended, well or not."""
         return lineage_of(getattr(self, "_seen", None))
 
     # -- how it is done
 
     def _start(self, context: Context, progress: dict[str, Any]) -> Any:
-        if self._over:
-            raise JobFailed("The task was ended: nothing is submitted any more.", cause="given_up")
+        self._refuse_if_over()
         request, owner, kept = self.prepare(context), owner_of(context), context["task_state_store"]
         previous = kept.get(STATE_KEY)
         try:
@@ -159,6 +159,10 @@ class JobSteps(BaseOperator):
             return self._later(context, progress, error, request.max_submit_s if isinstance(request, JobRequest) else 3600.0)
         return self._wait(context, request, done, owner, int(progress.get("resubmits", 0)))
 
+    def _refuse_if_over(self) -> None:
+        if self._over:
+            raise JobFailed("The task was ended: nothing is submitted any more.", cause="given_up")
+
     def _accepted(self, context: Context, request: JobRequest, done: Submitted, view: JobView) -> Any:
         """The result of a submission that was closed as succeeded, and whose result Airflow never got."""
         state = request.state(self.slurm_conn_id, done, owner_of(context), 0) | {"tasks": {}}
@@ -179,6 +183,7 @@ class JobSteps(BaseOperator):
             self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
 
         def claimed(n: int) -> None:
+            self._refuse_if_over()
             pointer = pointer_to(request, self.slurm_conn_id, n)
             self._claim = pointer | {"owner": owner}
             kept.set(STATE_KEY, pointer | round_of(context))
@@ -190,8 +195,8 @@ class JobSteps(BaseOperator):
                 return await submit(client, store, work, owner, look_up=request.look_up(), stop=request.stop, nothing_sent=nothing_sent)
 
         done = asyncio.run(once())
-        how, receipt = "found again" if done.adopted else "submitted", done.receipt
-        self.log.info("Job %s (%s) %s as submission %d of %s.", receipt.job_id, receipt.job_name, how, done.n, request.key)
+        how, job = "found again" if done.adopted else "submitted", done.receipt
+        self.log.info("Job %s (%s) %s as submission %d of %s.", job.job_id, job.job_name, how, done.n, request.key)
         return done
 
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
@@ -205,7 +210,7 @@ class JobSteps(BaseOperator):
             event = asyncio.run(first_event(trigger))
         except AirflowTaskTimeout:
             # Airflow's alarm rings once: from here on there is the time that a deferred task has for this.
-            return self._not_waited_for(context, state, JobView(done.receipt.job_id, done.receipt.cluster), "timed_out")
+            return self._not_waited_for(context, state, JobView(state["job_id"], state["cluster"]), "timed_out")
         return self.execute_complete(context, event, state)
 
     def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
@@ -271,7 +276,7 @@ class JobSteps(BaseOperator):
         try:
             return decide(context, state, view)
         except JobFailed as error:
-            if not _forgotten(view, state["tasks"]):
+            if not never_ran(view, state["tasks"]):
                 raise
             if not self._left_a_log(state, view):
                 raise Resubmit(FORGOTTEN) from error
@@ -289,8 +294,3 @@ class JobSteps(BaseOperator):
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
-
-
-def _forgotten(view: JobView, tasks: dict[str, Any]) -> bool:
-    """Whether nothing is known to have run: the controller lost the job, or each of an array's, before that."""
-    return view.cause == FORGOTTEN and all(task.get("cause") == FORGOTTEN for task in tasks.values())
