@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from include.stores.artifacts import ArtifactStore
     from include.stores.catalog import Catalog
 
-REFS = "champion, champion:NAME (candidate and canary likewise), a digest, dataset:ID@3, deployment:DIGEST, label:ID or batch:ID"
+REFS = "champion, champion:NAME (candidate and canary likewise), a digest, dataset:ID@3, deployment:DIGEST, label:ID, batch:ID or rubric:VERSION"
 
 
 def command(

@@ -157,6 +157,15 @@ def test_a_batch_has_the_impact_of_its_labels(catalog: Catalog, chain: Chain) ->
     assert found.datasets == ("preferences@1",)
 
 
+def test_a_rubric_has_the_impact_of_the_labels_made_under_it(catalog: Catalog, chain: Chain) -> None:
+    found = catalog.lineage.impact("rubric:short-and-right@1")
+    assert found.labels == ("l1", "l2", "l3")
+    assert found.datasets == ("other@1", "preferences@1")
+    catalog.releases.taint("rubric:short-and-right@1", "it rewards length", "olga")
+    assert catalog.releases.tainted(chain.reward) == "rubric:short-and-right@1: it rewards length"
+    assert catalog.releases.tainted(chain.sft) is None
+
+
 def test_a_label_that_is_in_no_dataset_has_no_impact(catalog: Catalog, chain: Chain) -> None:
     catalog.labels.collected([label(9, "b9")])
     found = catalog.lineage.impact("label:l9")
@@ -164,7 +173,7 @@ def test_a_label_that_is_in_no_dataset_has_no_impact(catalog: Catalog, chain: Ch
     assert "nothing in the catalog came from it" in render_impact(found)
 
 
-@pytest.mark.parametrize("ref", ["label:unknown", "batch:unknown", "deployment:unknown"])
+@pytest.mark.parametrize("ref", ["label:unknown", "batch:unknown", "rubric:unknown", "deployment:unknown"])
 def test_what_the_catalog_has_never_heard_of_is_not_found(catalog: Catalog, chain: Chain, ref: str) -> None:
     with pytest.raises(NotFound, match="unknown is not in the catalog"):
         catalog.lineage.impact(ref)

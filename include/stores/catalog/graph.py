@@ -73,10 +73,15 @@ def _walk(connection: sa.Connection, start: Iterable[str], column: sa.Column[str
 
 
 def labels_in(connection: sa.Connection, ref: str) -> set[str]:
-    """The labels that ``label:ID`` or ``batch:ID`` means (of a batch by their events, or by the datasets that hold them); none for other refs."""
+    """The labels that ``label:ID``, ``batch:ID`` or ``rubric:VERSION`` means; none for other refs.
+
+    Of a batch by their events, or by the datasets that hold them; of a rubric those that were made under this version.
+    """
     kind, _, name = ref.partition(":")
     if kind == "label":
         return {name}
+    if kind == "rubric":
+        return set(connection.execute(sa.select(label_events.c.label_id).where(label_events.c.rubric_version == name)).scalars())
     return _labels_of_batch(connection, name) if kind == "batch" else set()
 
 

@@ -45,7 +45,7 @@ class Impact:
 
 
 def impact_of(connection: sa.Connection, ref: str, start: str) -> Impact:
-    """Walks forward from `start`: a node of the graph, ``label:ID`` or ``batch:ID``."""
+    """Walks forward from `start`: a node of the graph, ``label:ID``, ``batch:ID`` or ``rubric:VERSION``."""
     labels = labels_in(connection, start)
     begin = {start} | datasets_with(connection, labels) | {f"label:{label}" for label in labels}
     reached = descendants(connection, begin)

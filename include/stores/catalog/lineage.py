@@ -18,6 +18,7 @@ from include.stores.catalog.tables_work import artifacts, dataset_versions, edge
 from include.stores.errors import NotFound
 
 _RUN_PREFIX = "runs/"
+COLLECTED = ("label:", "batch:", "rubric:")
 PINS = ("code_revision", "environment", "seed", "tokenizer", "chat_template", "rerun_salt")
 
 
@@ -91,7 +92,7 @@ class Lineage:
             return _Tracer(connection).node(start)
 
     def impact(self, ref: str) -> Impact:
-        """Everything that came from `ref`: what `trace` takes, and ``label:ID`` and ``batch:ID``.
+        """Everything that came from `ref`: what `trace` takes, and ``label:ID``, ``batch:ID`` and ``rubric:VERSION``.
 
         Raises:
             NotFound: nothing of this name is in the catalog.
@@ -100,7 +101,7 @@ class Lineage:
             return impact_of(connection, ref, _node_of(connection, ref))
 
     def node_of(self, ref: str) -> str:
-        """What a taint is set on: the digest that `ref` means, or ``label:ID`` or ``batch:ID`` as it is. Raises NotFound."""
+        """What a taint is set on: the digest that `ref` means, or ``label:ID``, ``batch:ID`` or ``rubric:VERSION`` as it is. Raises NotFound."""
         with self._db.read() as connection:
             return _node_of(connection, ref)
 
@@ -129,19 +130,21 @@ def resolve(connection: sa.Connection, ref: str) -> str:
         if connection.execute(sa.select(column).where(column == ref).limit(1)).first():
             return ref
     raise NotFound(
-        f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME (or candidate, canary), label:ID or batch:ID"
+        f"{ref} is not in the catalog; give a digest, dataset:ID@3, deployment:DIGEST, champion:NAME (or candidate, canary), label:ID, batch:ID or rubric:VERSION"
     )
 
 
 def _node_of(connection: sa.Connection, ref: str) -> str:
-    return _collected(connection, ref) if ref.startswith(("label:", "batch:")) else resolve(connection, ref)
+    return _collected(connection, ref) if ref.startswith(COLLECTED) else resolve(connection, ref)
 
 
 def _collected(connection: sa.Connection, ref: str) -> str:
-    """A label or batch that the catalog has heard of: by an event, as a dataset's member, or as a node of the graph."""
+    """A label, batch or rubric that the catalog has heard of: by an event, as a dataset's member, or as a node of the graph."""
     kind, _, name = ref.partition(":")
-    column = "label_id" if kind == "label" else "batch_id"
-    known = ((label_events.c[column], name), (memberships.c[column], name), (edges.c.parent, ref), (edges.c.child, ref))
+    column = {"label": "label_id", "batch": "batch_id", "rubric": "rubric_version"}[kind]
+    known = [(label_events.c[column], name), (edges.c.parent, ref), (edges.c.child, ref)]
+    if kind != "rubric":
+        known.append((memberships.c[column], name))
     if any(connection.execute(sa.select(place).where(place == value).limit(1)).first() for place, value in known):
         return ref
     raise NotFound(f"{kind} {name} is not in the catalog")

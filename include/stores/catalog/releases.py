@@ -153,7 +153,7 @@ class Releases(Dossiers):
             return append_entry(connection, self._db.now(), NewEntry("rolled_back", payload, actor, name=name, subject=target))
 
     def taint(self, ref: str, reason: str, actor: str) -> bool:
-        """Marks `ref` (artifact, dataset, deployment, ``label:ID``, ``batch:ID``) and so all that came from it; for ever. False if it was before."""
+        """Marks `ref` (artifact, dataset, deployment, ``label:ID``, ``batch:ID``, ``rubric:VERSION``) and so all that came from it; for ever. False if it was before."""
         if not reason.strip():
             raise ReleaseRefused(f"taint of {ref}: say why")
         with self._db.write("ledger") as connection:
