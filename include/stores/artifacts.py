@@ -164,17 +164,8 @@ class ArtifactStore:
 
     def report(self, key: str, attempt: str) -> Report | None:
         """The attempt's report, or None while there is none."""
-        found = self._optional_json(f"{RunDir(key).attempt(attempt)}/report.json")
-        return None if found is None else Report.from_json(found)
-
-    def progress(self, key: str, attempt: str) -> dict[str, Any] | None:
-        """progress.json of the attempt, or None while there is none."""
-        found = self._optional_json(f"{RunDir(key).attempt(attempt)}/progress.json")
-        return None if found is None else dict(found)
-
-    def _optional_json(self, path: str) -> Any:
         try:
-            return self.read_json(path)
+            return Report.from_json(self.read_json(f"{RunDir(key).attempt(attempt)}/report.json"))
         except NotFound:
             return None
 

@@ -153,7 +153,6 @@ def test_attempts_are_listed_in_order_and_other_names_are_passed_over(store: Art
 
 def test_an_attempt_without_a_report_has_none(store: ArtifactStore) -> None:
     assert store.report(KEY, "1-7.0") is None
-    assert store.progress(KEY, "1-7.0") is None
     assert store.metrics(KEY, "1-7.0") == []
     store.put_json(f"{RunDir(KEY).attempt('1-7.0')}/report.json", report(KEY, "1-7.0", {}))
     found = store.report(KEY, "1-7.0")
