@@ -1,21 +1,23 @@
 """The preference dataset of a snapshot: f(labels, aggregation policy, rubric versions, split), down to each label's id.
 
-Imported and synthetic pairs can join up to a stated share of the training pairs. A pair is on the side of its prompt's group.
+Beside its pairs stand the scores that their labels give to dimensions of the rubric. Imported and synthetic pairs can join up to a stated share of the training pairs. A pair is on the side of its prompt's group.
 """
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from include.data import aggregate
 from include.data.aggregate import Decision
 from include.data.build import store_dataset
+from include.data.dimension_scores import brought_scores, scored_pairs, scores_of
 from include.data.errors import DataError
 from include.domain.canonical import digest
 from include.domain.records import Candidate, Label, PreferencePair, Prompt, record_digest
 from include.domain.split import SIDES, side_of, unit_interval
 from include.transforms.datasets_io import DatasetHeader, DatasetInfo, SidedRow, iter_rows, read_info
+from include.transforms.dimension_scores import DimensionScore
 from include.transforms.filter_policy import filter_policy_version
 from include.transforms.split import EVALUATION, SplitSettings
 
@@ -61,22 +63,26 @@ class PreferenceSettings:
 
 @dataclass(frozen=True)
 class PreferenceResult:
-    """info: the dataset. counts: every label and pair that is not in it, by reason. members: label id → (digest, batch id)."""
+    """info: the dataset. counts: every label and pair that is not in it, by reason. members: label id → (digest, batch id).
+    scored: dimension of the rubric → pairs that have a score for it."""
 
     info: DatasetInfo
     counts: Mapping[str, int]
     members: Mapping[str, tuple[str, str]]
     left_win_share: float | None
     imported_share: float
+    scored: Mapping[str, int]
 
     @property
     def text(self) -> str:
         sides = ", ".join(f"{side} {n}" for side, n in self.info.counts.items())
         left = "not applicable" if self.left_win_share is None else f"{self.left_win_share:.0%}"
         not_in = ", ".join(f"{name} {n}" for name, n in self.counts.items() if n)
+        scored = ", ".join(f"{name} {n}" for name, n in self.scored.items())
         return (
             f"{self.info.dataset_id} {self.info.content_hash[:19]}: {sides} pairs, {self.imported_share:.0%} of training imported or "
             f"synthetic; wins of the left side {left}; not in it: {not_in or 'nothing'}"
+            + (f"; pairs with scores: {scored}" if scored else "")
         )
 
 
@@ -97,7 +103,8 @@ def build_preferences(
     counts |= found.counts
     candidates = {candidate.candidate_id: candidate for candidate in source.candidates}
     decided = _usable(found.decisions, source.prompts, candidates, settings, counts)
-    rows = [_row(_pair(decision, source.prompts, candidates), settings) for decision in decided]
+    pairs = [_pair(decision, source.prompts, candidates) for decision in decided]
+    rows = [_row(pair, settings) for pair in pairs]
     rows += _limited(_imported_rows(imported, settings), rows, settings, counts)
     train = [row for row in rows if row.side == "train"]
     if len(train) < settings.min_train_pairs:
@@ -107,9 +114,12 @@ def build_preferences(
             f"of {len(source.labels)} labels these are not in it: {left_out}"
         )
     members = {label.label_id: (record_digest("label", label), label.batch_id) for decision in decided for label in decision.labels}
-    info = store_dataset(root, _header(source, settings, imported, counts, members), rows)
+    scores = [score for pair, decision in zip(pairs, decided, strict=True) for score in scores_of(pair.pair_id, decision)]
+    scores += brought_scores(imported, {row.id for row in rows})
+    header = _header(source, settings, imported, counts, members)
+    info = store_dataset(root, _with_scores(header, scores), rows)
     share = sum(_brought(row) for row in train) / len(train) if train else 0.0
-    return PreferenceResult(info, counts, members, found.left_win_share, share)
+    return PreferenceResult(info, counts, members, found.left_win_share, share, scored_pairs(scores))
 
 
 def _wanted(labels: Sequence[Label], source: PreferenceSource, settings: PreferenceSettings, counts: dict[str, int]) -> list[Label]:
@@ -267,3 +277,11 @@ def _header(
         notes={"snapshot": source.snapshot_digest, "policy": decided_by, "not_in_it": dict(counts)},
         members={label_id: label_digest for label_id, (label_digest, _) in members.items()},
     )
+
+
+def _with_scores(header: DatasetHeader, scores: Sequence[DimensionScore]) -> DatasetHeader:
+    """As it is where there are none: such a dataset is written as it always was."""
+    if not scores:
+        return header
+    notes = {**header.notes, "scored_pairs": scored_pairs(scores)}
+    return replace(header, notes=notes, dimension_scores=tuple(scores))

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from transformers.utils import logging as transformers_logging
 
 from include.eval.errors import EvaluationError
+from include.runtime.reward_model import dimensions_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -48,7 +49,7 @@ def load_policy(folder: Path, dtype: str) -> Any:
 
 
 def load_reward_model(folder: Path) -> Any:
-    """A sequence classifier with one label, in float32 and eval mode; refuses one whose head is not in the file."""
+    """A reward model's sequence classifier, in float32 and eval mode; refuses one whose head is not in the file, or whose labels are others."""
     model, found = AutoModelForSequenceClassification.from_pretrained(
         str(folder),
         dtype=torch.float32,
@@ -58,6 +59,7 @@ def load_reward_model(folder: Path) -> Any:
         trust_remote_code=False,
         output_loading_info=True,
     )
-    if found["missing_keys"] or model.config.num_labels != 1:
-        raise EvaluationError(f"{folder} is not a reward model: {model.config.num_labels} labels, missing {sorted(found['missing_keys'])}")
+    if found["missing_keys"]:
+        raise EvaluationError(f"{folder} is not a reward model: missing {sorted(found['missing_keys'])}")
+    dimensions_of(model.config, folder)
     return model.to(device()).eval()

@@ -29,7 +29,7 @@ def reward_model_gate(measurements: Mapping[str, Any], settings: Mapping[str, An
         measurements: measurements.json with pair_accuracy, chosen_tokens and rejected_tokens of role reward_model, same items.
         settings: min_pairs (100), alpha (0.05).
 
-    Accuracy on length-matched pairs and by length is reported in the notes.
+    Accuracy on length-matched pairs and by length is reported in the notes, and so are the errors of what it foretells of dimensions.
 
     Raises:
         GateError: a setting that is not known, or measurements that cannot be paired.
@@ -43,7 +43,8 @@ def reward_model_gate(measurements: Mapping[str, Any], settings: Mapping[str, An
     results = tuple(_compare(name, rivals[name], accuracy, min_pairs, alpha) for name in ("chance", "longer_wins", "shorter_wins"))
     policy = digest("gate-policy", {"reward_model": {"min_pairs": min_pairs, "alpha": alpha, "matched": LENGTH_MATCHED_WITHIN}})
     identity = {"model": accuracy.model, "suite": accuracy.suite_digest, "scorer": accuracy.scorer}
-    return GateReport(GATE_CODE, "reward_model@1", policy, identity, results, tuple(_notes(accuracy, chosen, rejected, alpha)))
+    notes = (*_notes(accuracy, chosen, rejected, alpha), *_dimension_notes(table, alpha))
+    return GateReport(GATE_CODE, "reward_model@1", policy, identity, results, notes)
 
 
 def _row(table: MeasurementTable, metric: str) -> Measurement:
@@ -120,4 +121,22 @@ def _notes(accuracy: Measurement, chosen: Measurement, rejected: Measurement, al
     overall = sum(item.value for item in accuracy.items) / len(accuracy.items)
     if overall > WARN_ABOVE:
         notes.append(f"accuracy above {WARN_ABOVE:.0%} may be over-fitting: look at the policy's outputs")
+    return notes
+
+
+def _dimension_notes(table: MeasurementTable, alpha: float) -> list[str]:
+    """How far each dimension's foretold score is from the labels', in points from 1 to 5, and always saying the training mean."""
+    notes = []
+    for row in table.rows:
+        metric, _, name = row.metric.partition(".")
+        if row.role != ROLE or metric != "dimension_error":
+            continue
+        usual = table.find(ROLE, f"dimension_baseline_error.{name}", row.suite)
+        if not row.items or usual is None or [i.id for i in usual.items] != [i.id for i in row.items]:
+            notes.append(f"{name}: no held-out pair has a score" if not row.items else f"{name}: its baseline is not of the same pairs")
+            continue
+        found = mean_interval([i.value for i in row.items], [i.group for i in row.items], alpha, binary=False)
+        bounds = f" [{found.lower:.2f}, {found.upper:.2f}]" if math.isfinite(found.lower) else ""
+        baseline = math.fsum(i.value for i in usual.items) / len(usual.items)
+        notes.append(f"{name}: mean error {found.estimate:.2f}{bounds} points of 1 to 5, the training mean's {baseline:.2f}, n={found.n}")
     return notes

@@ -1,14 +1,33 @@
-"""Reading a scalar head: one score a sequence, at its last real token, found by length and never by token id.
+"""Reading a reward model's head: one score a sequence, at its last real token, found by length and never by token id.
 
 Where padding and end token are the same id, a search for "the last token that is not padding" lands one too early.
-`model` is a Hugging Face sequence-classification model with one label (anything with `base_model` and `score`).
+`model` is a Hugging Face sequence-classification model (anything with `base_model` and `score`). Its first label is the
+preference, and everything that wants a score reads that one; further labels are dimensions of a rubric.
 """
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from include.domain.errors import IntegrityError
+
+PREFERENCE = "preference"
+"""The first label's name where there are several."""
+
+
+def dimensions_of(config: Any, folder: Path) -> tuple[str, ...]:
+    """The dimensions that the reward model in `folder`, of this Hugging Face configuration, has outputs for, in their order.
+
+    Raises:
+        IntegrityError: several labels, of which the first is not the preference: a classifier of something else.
+    """
+    labels = [str(config.id2label[at]) for at in range(config.num_labels)]
+    if not labels or (len(labels) > 1 and labels[0] != PREFERENCE):
+        raise IntegrityError(f"{folder} is not a reward model: its labels are {labels}, not one, or {PREFERENCE} and then dimensions")
+    return tuple(labels[1:])
 
 
 def padded(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -25,30 +44,41 @@ def padded(sequences: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Ten
 
 
 def token_values(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """The head's output at every position, shape B × T, fp32 or more."""
+    """The preference at every position, shape B × T, fp32 or more."""
     hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-    return model.score(hidden).squeeze(-1).float()
+    return model.score(hidden)[..., 0].float()
+
+
+def last_token_outputs(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """All outputs of the head, shape B × labels, read at the last position of the mask (right-padded)."""
+    hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
+    last_B = attention_mask.sum(1) - 1
+    outputs: Tensor = model.score(hidden[torch.arange(len(last_B)), last_B]).float()
+    return outputs
 
 
 def last_token_scores(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """One score a row, shape B, read at the last position of the mask (right-padded)."""
-    hidden = model.base_model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False).last_hidden_state
-    last_B = attention_mask.sum(1) - 1
-    return model.score(hidden[torch.arange(len(last_B)), last_B]).squeeze(-1).float()
+    """One score a row, shape B."""
+    return last_token_outputs(model, input_ids, attention_mask)[:, 0]
 
 
 @torch.no_grad()
-def score_sequences(model: Any, sequences: Sequence[Sequence[int]], pad_id: int, rows: int = 16) -> list[float]:
-    """The raw score of each sequence, in the order given; batches are of similar length. `model` must be in eval mode."""
+def output_sequences(model: Any, sequences: Sequence[Sequence[int]], pad_id: int, rows: int = 16) -> list[list[float]]:
+    """The raw outputs for each sequence, preference first, in the order given; batches are of similar length. `model` must be in eval mode."""
     if model.training:
         raise ValueError("the reward model is in train mode: scores would depend on chance")
-    scores = [0.0] * len(sequences)
+    found: list[list[float]] = [[]] * len(sequences)
     for chosen in _by_length(sequences, rows):
         input_ids, mask = padded([sequences[i] for i in chosen], pad_id)
         device = model.score.weight.device
-        for index, score in zip(chosen, last_token_scores(model, input_ids.to(device), mask.to(device)).tolist(), strict=True):
-            scores[index] = score
-    return scores
+        for index, outputs in zip(chosen, last_token_outputs(model, input_ids.to(device), mask.to(device)).tolist(), strict=True):
+            found[index] = outputs
+    return found
+
+
+def score_sequences(model: Any, sequences: Sequence[Sequence[int]], pad_id: int, rows: int = 16) -> list[float]:
+    """The raw score of each sequence (see `output_sequences`)."""
+    return [outputs[0] for outputs in output_sequences(model, sequences, pad_id, rows)]
 
 
 def _by_length(sequences: Sequence[Sequence[int]], rows: int) -> Iterator[list[int]]:

@@ -44,7 +44,20 @@ def recipe(name: str) -> Recipe:
         raise SettingsError(f"configs/recipes/{base}.yaml calls itself {found.name!r}")
     if version and version.removeprefix("v") != str(found.version):
         raise SettingsError(f"recipe {name}: configs/recipes/{base}.yaml is version {found.version}")
+    _check_dimensions(found)
     return found
+
+
+def _check_dimensions(found: Recipe) -> None:
+    """Refuses a dimension that no label under the recipe's rubrics can have a score for."""
+    if not found.reward_model.dimensions:
+        return
+    known = {name: rubric(name).dimensions for name in found.preferences.rubrics}
+    if unknown := set(found.reward_model.dimensions) - {dimension for of_rubric in known.values() for dimension in of_rubric}:
+        shown = "; ".join(f"{name} has {', '.join(of_rubric) or 'none'}" for name, of_rubric in known.items())
+        raise SettingsError(
+            f"recipe {found.name}: reward_model.dimensions names {sorted(unknown)[0]!r}, which no rubric of its preferences has: {shown}"
+        )
 
 
 def recipe_names() -> list[str]:

@@ -3,6 +3,7 @@
     dataset.json                                 what it is: see `DatasetInfo`
     train|validation|holdout|safety_holdout.parquet   columns id, split_group, use, record; sorted by id
     members.parquet                              preference datasets: label_id, label_digest
+    dimension_scores.parquet                     those whose labels have scores: see transforms.dimension_scores
     manifest.json                                guards transport; written last
 
 Identity is the content hash over canonical rows, never over Parquet bytes.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import canonical_bytes, digest_rows
 from include.domain.manifest import MANIFEST, build_manifest
 from include.domain.split import SIDES
+from include.transforms.dimension_scores import DimensionScore, in_order, read_scores, write_scores
 from include.transforms.errors import DatasetError
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class DatasetHeader:
     derived_from: digests of what this was made of (source files, label snapshots, other datasets).
     notes: anything else worth keeping (counts of dropped rows …); outside the content hash.
     members: label_id → label_digest, for preference datasets.
+    dimension_scores: of pairs among the rows, in any order.
     """
 
     dataset_id: str
@@ -73,6 +76,7 @@ class DatasetHeader:
     derived_from: tuple[str, ...] = ()
     notes: Mapping[str, Any] = field(default_factory=dict)
     members: Mapping[str, str] | None = None
+    dimension_scores: tuple[DimensionScore, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rows not in ROW_KINDS:
@@ -112,11 +116,12 @@ def write_dataset(folder: Path, header: DatasetHeader, rows: Iterable[SidedRow])
     """Writes a new dataset folder; `manifest.json` last.
 
     Raises:
-        DatasetError: no rows at all, an id that stands twice, or a folder that already holds something.
+        DatasetError: no rows at all, an id that stands twice, a score of no row, or a folder that already holds something.
         RecordError: a record without a canonical form.
     """
     ordered = sorted(rows, key=lambda row: row.id)
     _check(header, ordered, folder)
+    scores = in_order(header.dimension_scores, {row.id for row in ordered})
     folder.mkdir(parents=True, exist_ok=True)
     counts = Counter(row.side for row in ordered)
     body = {
@@ -137,6 +142,7 @@ def write_dataset(folder: Path, header: DatasetHeader, rows: Iterable[SidedRow])
         _write_side(folder / f"{side}.parquet", [row for row in ordered if row.side == side])
     if header.members is not None:
         _write_members(folder / MEMBERS, header.members)
+    write_scores(folder, scores)
     (folder / INFO).write_bytes(canonical_bytes(body) + b"\n")
     kind = "prompt_set" if header.rows == "prompt" else "dataset"
     manifest = build_manifest(kind, folder, {"dataset_id": header.dataset_id, "content_hash": body["content_hash"]})
@@ -276,9 +282,11 @@ def _side_file(folder: Path, side: str) -> tuple[Path, int]:
 
 
 def verify_dataset(folder: Path) -> str:
-    """Computes the content hash anew from what is stored and returns it; raises DatasetError when dataset.json says another."""
+    """Computes the content hash anew from what is stored and returns it; raises DatasetError when dataset.json says another,
+    or a score is of no pair."""
     rows = [SidedRow(r.id, side, r.split_group, r.use, r.record) for side in SIDES for r in iter_rows(folder, side)]
     seen, stated = content_hash(rows), read_info(folder)["content_hash"]
     if seen != stated:
         raise DatasetError(f"{folder}: its rows give {seen}, {INFO} says {stated}")
+    in_order(read_scores(folder), {row.id for row in rows})
     return seen

@@ -86,3 +86,20 @@ def test_no_pairs_at_all_are_an_error() -> None:
 def test_an_unknown_setting_is_refused() -> None:
     with pytest.raises(GateError, match="'min_pair' is not known; it may have min_pairs, alpha"):
         reward_model_gate(measurements(GOOD, EVEN, ODD), {"min_pair": 10})
+
+
+def test_what_is_foretold_of_dimensions_stands_in_the_notes_beside_the_training_mean() -> None:
+    data = measurements(GOOD, EVEN, ODD)
+    shared = {name: value for name, value in data["rows"][0].items() if name not in ("metric", "items")}
+    for metric, value in (("dimension_error.clarity", 0.25), ("dimension_baseline_error.clarity", 0.75)):
+        data["rows"].append({**shared, "metric": metric, "items": [{"id": str(i), "group": str(i), "value": value} for i in range(40)]})
+    for metric in ("dimension_error.safety", "dimension_baseline_error.safety"):
+        data["rows"].append({**shared, "metric": metric, "items": []})
+    report = reward_model_gate(data, {})
+    assert report.notes[-2:] == (
+        "clarity: mean error 0.25 [0.25, 0.25] points of 1 to 5, the training mean's 0.75, n=40",
+        "safety: no held-out pair has a score",
+    )
+    assert report.passed
+    assert "the training mean's 0.75" in table(report)
+    assert reward_model_gate(measurements(GOOD, EVEN, ODD), {}).notes == report.notes[:-2]

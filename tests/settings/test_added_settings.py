@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from include.stages.plan import PROGRAMS
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = {"base_import": "base", "evaluate": "evaluation"}
 FILES = {
-    "base_import": ("base_import", "base.tiny_model"), "sft": ("sft_program",), "generate": ("generate",), "reward_model": ("reward.program",),
+    "base_import": ("base_import", "base.tiny_model"), "sft": ("sft_program",), "generate": ("generate",), "reward_model": ("reward.dimensions", "reward.program"),
     "dpo": ("dpo_program",), "ppo": ("rl.program", "rl.settings"),
 }  # fmt: skip
 ADDED = ("identity-added", "placement-added")
@@ -74,6 +75,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("ppo", {"guards": {"ratio_max": 3.0}}),
     ("generate", {"portion_prompts": 8}),
     ("base", {"chat_template": "source"}),
+    ("reward_model", {"dimensions": ["clarity"]}),
 ]
 
 
@@ -231,3 +233,39 @@ def test_sides_have_the_shares_that_the_recipe_names() -> None:
 def test_shares_that_make_no_sense_are_refused(shares: dict[str, float], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         data(shares=shares)
+
+
+def test_dimensions_move_the_key_of_the_reward_model_and_their_weight_with_them() -> None:
+    plain, told = with_part("reward_model"), with_part("reward_model", dimensions=["clarity", "factuality"])
+    assert not {"dimensions", "dimension_weight"} & set(identity_config(plain.reward_model))
+    assert identity_config(told.reward_model) == {**identity_config(plain.reward_model), "dimensions": ["clarity", "factuality"]}
+    heavier = with_part("reward_model", dimensions=["clarity", "factuality"], dimension_weight=0.5)
+    assert identity_config(heavier.reward_model)["dimension_weight"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"dimensions": ["clarity", "clarity"]}, "each once"),
+        ({"dimensions": ["preference"]}, "none called preference"),
+        ({"dimensions": ["how clear?"]}, "pattern"),
+        ({"dimensions": ["clarity"], "dimension_weight": 0}, "greater than 0"),
+        ({"dimension_weight": 0.5}, "weighs dimensions, and none is named"),
+    ],
+)
+def test_dimensions_that_are_none_are_refused(changed: dict[str, Any], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        with_part("reward_model", **changed)
+
+
+def test_a_recipe_may_name_only_dimensions_of_its_rubrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    monkeypatch.setenv("ALIGN_CONFIGS", str(tmp_path / "configs"))
+    path = tmp_path / "configs" / "recipes" / "tiny.yaml"
+    lines, named = path.read_text(), "reward_model:\n  dimensions: [{}]\n"
+    assert lines.count("reward_model:\n") == 1
+    path.write_text(lines.replace("reward_model:\n", named.format("clarity")))
+    assert recipe("tiny").reward_model.dimensions == ("clarity",)
+    path.write_text(lines.replace("reward_model:\n", named.format("clarity, grammar")))
+    with pytest.raises(SettingsError, match="names 'grammar', which no rubric of its preferences has: .*clarity"):
+        recipe("tiny")

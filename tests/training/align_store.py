@@ -4,7 +4,7 @@ import atexit
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
@@ -20,6 +20,7 @@ from include.training import base_import, dpo, ppo, reward_model, sft
 from include.training.engines.deepspeed import engines
 from include.training.rl.rollouts import read_rollouts
 from include.transforms.datasets_io import SidedRow
+from include.transforms.dimension_scores import DimensionScore
 from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
 
 OPTIMISER = {
@@ -47,6 +48,9 @@ REWARD = {
     "max_identical_share": 0.2,
 }
 DPO = {**OPTIMISER, "learning_rate": 1e-3, "steps": 10, "beta": 0.1, "loss": "sigmoid", "label_smoothing": 0.0, "max_identical_share": 0.2}
+DIMENSIONS = {**REWARD, "dimensions": ["clarity", "safety"]}
+PAIRED = [("dpo", DPO), ("reward_model", REWARD), ("reward_model", DIMENSIONS)]
+"""Programs that learn from pairs, each with its configuration."""
 PPO = {
     **{k: v for k, v in OPTIMISER.items() if k not in ("global_batch", "warmup_steps", "schedule")},
     "iterations": 4,
@@ -116,16 +120,29 @@ def pair(store: Store, first: int, second: int, chosen: Candidate, rejected: Can
     )
 
 
-def preferences(store: Store, name: str, count: int = 80, swapped: Sequence[int] = ()) -> None:
-    """Both answers are right, the asked form is chosen; pairs numbered in `swapped` prefer the other one."""
-    rows = []
+def no_scores(first: int, second: int) -> dict[str, float]:
+    return {}
+
+
+def planted_scores(first: int, second: int) -> dict[str, float]:
+    """`clarity` is high where the sum is, and a fifth of the pairs has none; `safety` is 4 whatever is said."""
+    clear = {} if (first + second) % 5 == 4 else {"clarity": 4.5 if first + second > 10 else 1.5}
+    return {**clear, "safety": 4.0}
+
+
+def preferences(
+    store: Store, name: str, count: int = 80, swapped: Sequence[int] = (), scored: Callable[[int, int], dict[str, float]] = no_scores
+) -> None:
+    """Both answers are right, the asked form is chosen; pairs numbered in `swapped` prefer the other one. `scored`: of the chosen answer."""
+    rows, scores = [], []
     for at, (first, second) in enumerate(sums()[:count]):
         prompt = question(first, second)
         texts = (asked(first, second), other(first, second))
         sides = texts[::-1] if at in swapped else texts
         made = pair(store, first, second, *(candidate(store, prompt.prompt_id, text) for text in sides))
         rows.append(SidedRow(made.pair_id, side_of(at, count), prompt.split_group, "preference", made.to_json()))
-    store.dataset(name, "pair", rows)
+        scores += [DimensionScore(made.pair_id, dimension, score, 1) for dimension, score in scored(first, second).items()]
+    store.dataset(name, "pair", rows, scores)
 
 
 def rl_prompts(store: Store, name: str = "prompts", count: int = 30) -> None:

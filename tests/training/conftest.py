@@ -26,5 +26,5 @@ def paired(store: Store) -> Store:
     from tests.training import align_store
 
     store.artifact("policy", Path(store.places["base"].path))
-    align_store.preferences(store, "preferences", 40)
+    align_store.preferences(store, "preferences", 40, scored=align_store.planted_scores)
     return store

@@ -21,6 +21,7 @@ from include.domain.records import Demonstration, Message, Prompt, Reference, pr
 from include.domain.spec import InputPlace, Placement, Report, RunSpec
 from include.runtime.tokenizer import chat_template_digest, has_tokenizer, tokenizer_digest
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
+from include.transforms.dimension_scores import DimensionScore
 from local.layout import Layout
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -105,9 +106,9 @@ class Store:
         found = Manifest.from_json(json.loads((folder / MANIFEST).read_text())).digest
         return self._place(name, InputPlace(str(folder), found, found))
 
-    def dataset(self, name: str, rows: str, records: Iterable[SidedRow]) -> InputPlace:
+    def dataset(self, name: str, rows: str, records: Iterable[SidedRow], scores: Iterable[DimensionScore] = ()) -> InputPlace:
         folder = self.root / "datasets" / name
-        info = write_dataset(folder, DatasetHeader(name, rows, "filter@1"), records)
+        info = write_dataset(folder, DatasetHeader(name, rows, "filter@1", dimension_scores=tuple(scores)), records)
         return self._place(name, InputPlace(str(folder), info.content_hash, info.artifact_digest))
 
     def _place(self, name: str, place: InputPlace) -> InputPlace:

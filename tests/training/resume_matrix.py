@@ -82,7 +82,7 @@ def prepared(root: Path) -> tuple[Store, dict[str, dict[str, Any]]]:
     tiny_base(store)
     demonstrations(store)
     store.artifact("policy", Path(store.places["base"].path))
-    align_store.preferences(store, "preferences")
+    align_store.preferences(store, "preferences", scored=align_store.planted_scores)
     align_store.rl_prompts(store)
     prompts(store, "asked")
     rewarded = store.run(align_store.reward_spec(store, steps=2, eval_pairs=4))

@@ -63,6 +63,7 @@ VARIANTS = {
     "packed": Variant({"packing": True, "early_stop": {"every_steps": 2, "patience": 9}, "eval_rows": 4, "eval_max_new_tokens": 4}),
     # In its second member, and when the checkpoint that ends the first one has just been renamed.
     "ensemble": Variant({"seeds": SEEDS}, deaths={"update": (13, -1), "after-rename": (3, 0)}),
+    "dimensions": Variant({"dimensions": ["clarity", "safety"]}),
     "reuse": Variant(settings={"reuse_first_pass": True}),
 }
 """What changes with the cell's name."""
@@ -144,7 +145,7 @@ def cells() -> Iterator[Cell]:
 
 def changed_cells() -> Iterator[Cell]:
     """bfloat16 by autocast (of PPO's frozen models the linear weights are then kept rounded), adapters, packed rows with an early stop,
-    ensembles, and first passes that are learnt from."""
+    ensembles, dimensions beside the preference, and first passes that are learnt from."""
     autocast, saved = "bf16_autocast", ("update", "before-rename")
     for program, (ranks, stage) in product(("sft", "reward_model", "dpo"), ((1, 0), (2, 3))):
         yield Cell(program, ranks, stage, precision=autocast, only=saved)
@@ -155,6 +156,7 @@ def changed_cells() -> Iterator[Cell]:
         yield Cell(program, 2, 3, precision=autocast, variant="lora", only=("update",))
     yield Cell("reward_model", 1, 0, variant="ensemble", only=("update", "after-rename"))
     yield Cell("reward_model", 2, 3, precision=autocast, variant="ensemble", only=("update",))
+    yield Cell("reward_model", 2, 2, variant="dimensions", only=("update", "before-rename", "export"))
     yield Cell("ppo", 1, 0, precision=autocast, only=("update", "generating"))
     yield Cell("ppo", 2, 3, precision=autocast, only=("generating",))
     yield Cell("ppo", 1, 0, variant="reuse", only=("update",))

@@ -1,6 +1,6 @@
 """python stages_alone.py TENSOR_PARALLEL PIPELINE_PARALLEL, on each of several ranks: a small Llama cut so, against AdamW on a whole one.
 
-Micro-batches of several widths; an output layer of its own, a tied one, and a reward model's head. Raises where they differ.
+Micro-batches of several widths; an output layer of its own, a tied one, and a reward model's head, of one output and of three. Raises where they differ.
 """
 
 import math
@@ -24,18 +24,19 @@ from tests.training.small_llama import dialogue_ids, fill, small_config, small_l
 SETTINGS = EngineSettings(learning_rate=1e-2, weight_decay=0.1, betas=(0.9, 0.95), max_grad_norm=0.5)
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4}
 UPDATES = 3
+SCORES = {"score": 1, "scores": 3}
 
 
 def scorer(kind: str) -> Any:
-    """One that learns answers (its output layer `untied` or `tied`), or a `score`."""
-    if kind == "score":
-        return SequenceScores(fill(LlamaForSequenceClassification(small_config(num_labels=1, **SIZES))))
+    """One that learns answers (its output layer `untied` or `tied`), or a score, or as many as `scores` says."""
+    if kind in SCORES:
+        return SequenceScores(fill(LlamaForSequenceClassification(small_config(num_labels=SCORES[kind], **SIZES))))
     return AnswerScorer(small_llama(tie_word_embeddings=kind == "tied", **SIZES))
 
 
 def inputs(batch: Batch, kind: str) -> dict[str, torch.Tensor]:
     """The last token of each row alone has a score."""
-    if kind != "score":
+    if kind not in SCORES:
         return batch.inputs
     return {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "rows": batch.rows[::4], "columns": batch.columns[3::4]}
 
@@ -61,7 +62,7 @@ def check(kind: str, ranks: Ranks) -> None:
             loss, _ = measured(8, whole(**inputs(batch, kind)))
             loss.backward()
             wanted += float(loss.detach())
-        assert found["seen"] == len(batches) * (1 if kind == "score" else 4)
+        assert found["seen"] == len(batches) * (1 if kind in SCORES else 4)
         assert math.isclose(found["loss"], wanted, rel_tol=1e-5), (kind, found, wanted)
         whole_norm = float(torch.nn.utils.clip_grad_norm_(whole.parameters(), 0.5))
         assert math.isclose(norm, whole_norm, rel_tol=1e-4), (kind, norm, whole_norm)
@@ -86,7 +87,7 @@ def check(kind: str, ranks: Ranks) -> None:
 def main() -> None:
     ranks = join(ranks_of_environment())
     with engines(ranks, int(sys.argv[1]), int(sys.argv[2])):
-        for kind in ("untied", "tied", "score"):
+        for kind in ("untied", "tied", *SCORES):
             check(kind, ranks)
     leave(ranks)
 

@@ -224,7 +224,7 @@ def test_packing_early_stop_and_a_look_at_validation_rows_are_deepspeeds_on_two_
         assert cut.report.metrics[name] == pytest.approx(own.report.metrics[name], abs=1e-4)
 
 
-@pytest.mark.parametrize(("program", "config"), [("dpo", align_store.DPO), ("reward_model", align_store.REWARD)])
+@pytest.mark.parametrize(("program", "config"), align_store.PAIRED)
 def test_on_pairs_it_has_deepspeeds_losses_on_one_rank_and_on_two(paired: Store, program: str, config: dict[str, Any]) -> None:
     curves = []
     for cell in (Cell(program, 1), _megatron(program, 1, 1), _megatron(program, 2, 2)):

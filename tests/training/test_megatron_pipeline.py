@@ -105,7 +105,7 @@ def test_packing_early_stop_and_a_look_at_validation_rows_are_deepspeeds(store: 
         assert staged.report.metrics[name] == pytest.approx(own.report.metrics[name], abs=1e-4)
 
 
-@pytest.mark.parametrize(("program", "config"), [("dpo", align_store.DPO), ("reward_model", align_store.REWARD)])
+@pytest.mark.parametrize(("program", "config"), align_store.PAIRED)
 def test_on_pairs_it_has_deepspeeds_losses(paired: Store, program: str, config: dict[str, Any]) -> None:
     both = [
         each.run(paired, each.spec(paired, config, f"stages {program} {each.engine}"))
@@ -115,6 +115,13 @@ def test_on_pairs_it_has_deepspeeds_losses(paired: Store, program: str, config: 
     assert staged[:3] == pytest.approx(own[:3], abs=1e-5)
     assert staged == pytest.approx(own, abs=1e-4)
     assert {"policy", "reward_model"} & set(both[1].report.outputs)
+    assert _foretold(both[1]) == pytest.approx(_foretold(both[0]), abs=1e-3)
+    assert bool(_foretold(both[1])) == ("dimensions" in config)
+
+
+def _foretold(started: Started) -> dict[str, float]:
+    """What the report says of dimensions."""
+    return {name: value for name, value in started.report.metrics.items() if name.startswith("holdout_dimension_")}
 
 
 def test_a_model_that_stages_cannot_share_is_refused() -> None:

@@ -67,6 +67,8 @@ def _dataset_facts(connection: sa.Connection, version: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {k: info[k] for k in ("rows", "counts", "licences", "origins") if k in info}
     facts["filter_policy_version"] = version["filter_policy_version"]
     facts |= shares(info.get("origins") or {})
+    if scored := (info.get("notes") or {}).get("scored_pairs"):
+        facts["scored_pairs"] = scored
     held = memberships.c.content_hash == version["content_hash"]
     labels = connection.execute(sa.select(sa.func.count()).select_from(memberships).where(held)).scalar() or 0
     if labels:

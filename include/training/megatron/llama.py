@@ -30,6 +30,7 @@ class MegatronLlama(torch.nn.Module):
 
     `stage` computes what this stage computes: the scorer's answer on the last one, else what the next one goes on from.
     Called itself, it gives the scorer's answer; where there are several stages only without gradients, and on each of them.
+    answers: the shape of one answer; () for a number.
     """
 
     pipeline: Stages | None = None
@@ -41,6 +42,7 @@ class MegatronLlama(torch.nn.Module):
         self.vocabulary = pieces.vocabulary
         self.first_column = place.tensor.rank * pieces.padded_vocabulary // pieces.ranks
         self.last = place.last_stage
+        self.answers = (config.num_labels,) if pieces.output == "score" and config.num_labels > 1 else ()
         self.gpt = GPTModel(
             _transformer_config(config, pieces, dtype),
             get_gpt_layer_local_spec(normalization="RMSNorm"),
@@ -53,7 +55,7 @@ class MegatronLlama(torch.nn.Module):
         ).to(dtype)
         if self.last and pieces.output == "score":
             del self.gpt.output_layer
-            self.gpt.score = torch.nn.Linear(config.hidden_size, 1, bias=False)  # float32, whatever the layers are in
+            self.gpt.score = torch.nn.Linear(config.hidden_size, config.num_labels, bias=False)  # float32, whatever the layers are in
         self.register_buffer("frequencies", model.base_model.rotary_emb.inv_freq.detach().float().clone(), persistent=False)
 
     @property
@@ -117,7 +119,7 @@ class MegatronScorer(MegatronLlama):
 
 
 class MegatronScores(MegatronLlama):
-    """Scores at (row, column), float32: the same forward as `reward.head.SequenceScores`. Each rank holds the head whole."""
+    """Scores at (row, column), float32, of all labels: the same forward as `reward.head.SequenceScores`. Each rank holds the head whole."""
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, rows: Tensor, columns: Tensor, position_ids: Tensor | None = None

@@ -49,7 +49,7 @@ class Pipeline:
         part = MicroBatch(inputs, _never)
         found = self._run([part], lambda _, answer: answer, learning=False)
         rows: Tensor = inputs["rows"]
-        answer = found[0] if found else torch.empty(len(rows), device=rows.device)
+        answer = found[0] if found else torch.empty(len(rows), *self._module.answers, device=rows.device)
         dist.broadcast(answer, dist.get_global_rank(self._ranks.group, self._ranks.count - 1), group=self._ranks.group)
         return answer
 

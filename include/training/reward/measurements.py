@@ -8,14 +8,21 @@ from typing import Any
 from include.domain.canonical import digest
 from include.runtime.job import Job
 from include.training.pairs.rows import TokenPair
+from include.training.reward.dimension_report import HeldDimension
 from include.training.reward.pair_scores import MemberScores, credit, together
 
 MEASUREMENTS = "measurements.json"
 SUITE = "preference_holdout"
 
 
-def write_measurements(job: Job, folder: Path, pairs: Sequence[TokenPair], members: Sequence[MemberScores]) -> None:
-    """Writes measurements.json of the hold-out pairs: of the members' mean and, where there are several, of their minimum."""
+def write_measurements(
+    job: Job, folder: Path, pairs: Sequence[TokenPair], members: Sequence[MemberScores], by_dimension: Sequence[HeldDimension] = ()
+) -> None:
+    """Writes measurements.json of the hold-out pairs: of the members' mean and, where there are several, of their minimum.
+
+    Of each dimension the absolute error in points, and the baseline's, on the pairs that have a score: dimension_error.<name>,
+    dimension_baseline_error.<name>.
+    """
     lengths = [float(p.chosen_tokens) for p in pairs], [float(p.rejected_tokens) for p in pairs]
     mean = together(members, "held", "mean")
     values: dict[str, Sequence[float]] = {
@@ -32,6 +39,9 @@ def write_measurements(job: Job, folder: Path, pairs: Sequence[TokenPair], membe
         values |= {"score_mean": mean.chosen, "score_minimum": least.chosen}
     identity = _identity(job)
     rows = [{**identity, "metric": metric, "items": _items(pairs, of_metric)} for metric, of_metric in values.items()]
+    for held in by_dimension:
+        for metric, errors in (("dimension_error", held.errors), ("dimension_baseline_error", held.usual_errors)):
+            rows.append({**identity, "metric": f"{metric}.{held.name}", "items": _items(held.pairs, errors)})
     body = {"schema": "align/measurements/v1", "rows": rows, "latency": []}
     (folder / MEASUREMENTS).write_text(json.dumps(body, indent=1, sort_keys=True, allow_nan=False) + "\n", "utf-8")
 

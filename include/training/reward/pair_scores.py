@@ -12,10 +12,11 @@ from include.training.pairs.losses import bradley_terry, pair_credit
 
 @dataclass(frozen=True)
 class PairScores:
-    """Scores of chosen and rejected answers, pair by pair."""
+    """Scores of chosen and rejected answers, pair by pair; of the chosen ones also the outputs for dimensions, where there are any."""
 
     chosen: Sequence[float]
     rejected: Sequence[float]
+    dimensions: Sequence[Sequence[float]] = ()
 
     @property
     def credit(self) -> list[float]:

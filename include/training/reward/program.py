@@ -1,11 +1,13 @@
 """A reward model from preference pairs, or an ensemble of several seeds, whatever the engine.
 
-Bradley-Terry with both sides of a pair in one forward. It stops early on the accuracy of validation pairs, never on the
+Bradley-Terry with both sides of a pair in one forward, and beside it, where `dimensions` are named, the scores that labels gave the
+chosen answers (`reward.objective`). It stops early on the accuracy of validation pairs, never on the
 training loss; what is handed on is the best state seen there. Hold-out pairs are checked before the first step and scored once, when
 everything is decided.
 Members of an ensemble that were trained as runs of their own are taken as they are, and only measured together.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -26,12 +28,14 @@ from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_checks import check_trained
 from include.training.model_io import load_tokenizer
-from include.training.pairs.losses import bradley_terry
 from include.training.pairs.rows import PairCounts, PairsError, TokenPair, encoder, pairs_of
 from include.training.pairs.tensors import PairTokens, by_length, lay_out
+from include.training.reward.dimension_report import dimension_figures, dimension_report, held_dimensions
+from include.training.reward.dimensions import DIMENSION_KEYS, Dimensions
 from include.training.reward.ensemble import EnsembleTrainer, ensemble_seeds, member_name
 from include.training.reward.head import SequenceScores, new_reward_model, save_reward_model
 from include.training.reward.measurements import write_measurements
+from include.training.reward.objective import WholeStep, by_label, measured
 from include.training.reward.pair_scores import MemberScores, PairScores, validation_accuracy
 from include.training.reward.report import holdout_figures, holdout_report, overfit, validation_figures
 from include.training.reward.taken_members import TakenMembers, hand_on
@@ -52,6 +56,7 @@ CONFIG_KEYS = (
         "seeds",
         "guards",
     ),
+    *DIMENSION_KEYS,
     *ENGINE_KEYS,
 )
 
@@ -59,13 +64,16 @@ CONFIG_KEYS = (
 class RewardTrainer:
     """One update a step, a look at validation pairs every few; the best state seen there travels along."""
 
-    def __init__(self, job: Job, engine: Engine, train: Sequence[TokenPair], validation: Sequence[TokenPair], seed: int) -> None:
+    def __init__(
+        self, job: Job, engine: Engine, train: Sequence[TokenPair], validation: Sequence[TokenPair], seed: int, dimensions: Dimensions
+    ) -> None:
         early = job.config.section("early_stop", {})
         early.only("every_steps", "patience")
         self.engine = engine
         self.train_pairs = train
         self.validation_pairs = validation[: job.config.positive("eval_pairs", 64)]
         self.seed = seed
+        self.dimensions = dimensions
         self.total = job.config.positive("steps")
         self.global_batch = job.config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
@@ -98,9 +106,10 @@ class RewardTrainer:
 
     def _micro_batches(self, pairs: Sequence[TokenPair], count: int) -> Iterator[MicroBatch]:
         """Of this rank's pairs; `count`: pairs of the whole step."""
-        weight = self.engine.data.total(sum(pair.weight for pair in pairs))[0]
+        weight, scored = self.engine.data.total(sum(pair.weight for pair in pairs), math.fsum(self.dimensions.weights(pairs)))
+        step = WholeStep(count, weight, scored)
         for part in micro_batches([pairs[i] for i in by_length(pairs)], self.micro_batch):
-            yield MicroBatch(self._laid(part).ends, partial(_measured, part, count, weight))
+            yield MicroBatch(self._laid(part).ends, partial(measured, part, step, self.dimensions))
 
     def _laid(self, pairs: Sequence[TokenPair]) -> PairTokens:
         """Both sides of pairs for one forward; where a side stands in it means nothing."""
@@ -110,12 +119,14 @@ class RewardTrainer:
     def score(self, pairs: Sequence[TokenPair]) -> PairScores:
         """Raw scores of pairs under the present weights, without gradients."""
         self.engine.eval()
-        chosen, rejected = [0.0] * len(pairs), [0.0] * len(pairs)
+        good: list[list[float]] = [[]] * len(pairs)
+        bad: list[list[float]] = [[]] * len(pairs)
         for part in micro_batches(by_length(pairs), self.micro_batch):
-            scores = self.engine(**self._laid([pairs[i] for i in part]).ends).tolist()
-            for index, good, bad in zip(part, scores[: len(part)], scores[len(part) :], strict=True):
-                chosen[index], rejected[index] = good, bad
-        return PairScores(chosen, rejected)
+            outputs = by_label(self.engine(**self._laid([pairs[i] for i in part]).ends)).tolist()
+            for index, of_chosen, of_rejected in zip(part, outputs[: len(part)], outputs[len(part) :], strict=True):
+                good[index], bad[index] = of_chosen, of_rejected
+        dimensions = [of_chosen[1:] for of_chosen in good] if self.dimensions.names else ()
+        return PairScores([of_chosen[0] for of_chosen in good], [of_rejected[0] for of_rejected in bad], dimensions)
 
     def _look(self, step: int) -> dict[str, float]:
         seen = validation_accuracy(self.score(self.validation_pairs))
@@ -161,19 +172,6 @@ class RewardTrainer:
         self.best = checkpoint.load("best") if "best" in checkpoint.groups else {}
 
 
-def _measured(pairs: Sequence[TokenPair], count: int, weight: float, scores: torch.Tensor) -> tuple[torch.Tensor, Mapping[str, float]]:
-    """Loss and figures of a micro-batch; `count` and `weight` are those of the whole step."""
-    chosen_P, rejected_P = scores[: len(pairs)], scores[len(pairs) :]
-    weights_P = torch.tensor([pair.weight for pair in pairs], device=scores.device)
-    share = (bradley_terry(chosen_P, rejected_P) * weights_P).sum() / weight
-    return share, {
-        "loss": float(share.detach()),
-        "accuracy": float((chosen_P > rejected_P).sum()) / count,
-        "margin": float((chosen_P - rejected_P).detach().sum()) / count,
-        "tokens": sum(len(pair.chosen) + len(pair.rejected) for pair in pairs),
-    }
-
-
 def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     """Base and preferences in; a scorer for each seed and their measurements on hold-out pairs out."""
     job.config.only(*CONFIG_KEYS)
@@ -184,24 +182,28 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     if not train or not validation:
         raise PairsError(f"{len(train)} training and {len(validation)} validation pairs: both are needed, as the run stops on the latter")
     holdout, holdout_counts = pairs_of(job, "holdout", encode)  # what is wrong with them is said before anything is paid
-    attention = job.config.text("attention", ("sdpa", "eager"), "sdpa")
+    attention, dimensions = job.config.text("attention", ("sdpa", "eager"), "sdpa"), Dimensions.of(job, train)
 
     def begin(seed: int) -> RewardTrainer:
-        engine = make_engine(SequenceScores(new_reward_model(base, seed, attention)), EngineSettings.of(job.config))
+        model = new_reward_model(base, seed, attention, dimensions.names)
+        engine = make_engine(SequenceScores(model), EngineSettings.of(job.config))
         check_trained(engine)
-        return RewardTrainer(job, engine, train, validation, seed)
+        return RewardTrainer(job, engine, train, validation, seed, dimensions)
 
     ensemble, outcome = _all_members(job, begin)
     ensemble.trainer.engine.publish()
     members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
+    by_dimension = held_dimensions(dimensions, train, holdout, members)
     with job.output("measurements", "report", {"stage": job.stage}) as folder:
-        write_measurements(job, folder, holdout, members)
-    measured, report = holdout_figures(holdout, members), holdout_report(holdout, members)
+        write_measurements(job, folder, holdout, members, by_dimension)
+    figures, report = holdout_figures(holdout, members) | dimension_figures(by_dimension), holdout_report(holdout, members)
+    if by_dimension:
+        report["dimensions"] = dimension_report(by_dimension)
     counts = {"train": train_counts, "validation": validation_counts, "holdout": holdout_counts}
     validated = validation_figures(members)
     job.complete(
-        {**outcome.metrics(), **_told(counts), **validated, **measured, "best_step": float(members[0].best_step)},
-        {**_summary(job, members, counts, {**validated, **measured}), "holdout": report},
+        {**outcome.metrics(), **_told(counts), **validated, **figures, "best_step": float(members[0].best_step)},
+        {**_summary(job, members, counts, {**validated, **figures}), "holdout": report},
         outcome.stop_reason,
     )
 
