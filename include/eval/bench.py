@@ -116,9 +116,10 @@ class Bench:
         entries = self._entries(unit)
         prompts = [prompt_ids(self.tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
         written = self.findings.answers[unit.deployment][unit.suite][unit.start : unit.end]
-        found = reward_score.scores(members, self.evaluation.combine, prompts, written)
-        self.findings.rewards[unit.deployment][unit.suite] += found
-        return {"reward": sum(found) / len(found)}
+        found = reward_score.rewarded(members, self.evaluation.combine, prompts, written)
+        self.findings.rewards[unit.deployment][unit.suite] += [one.score for one in found]
+        self.findings.dimensions[unit.deployment][unit.suite] += [dict(one.dimensions) for one in found]
+        return {"reward": sum(one.score for one in found) / len(found)}
 
     def _reward_members(self) -> list[RewardMember]:
         folders = [self.job.input(name) for name in member_inputs(self.job.inputs)]

@@ -13,6 +13,8 @@ from include.eval.latency import Sample
 
 PART_FILE = "findings.json"
 PART_SCHEMA = "align/findings/v1"
+KINDS = ("answers", "choices", "rewards", "dimensions")
+"""What is found of single models, as `Findings` names it."""
 Values = dict[str, dict[str, list[Any]]]
 
 
@@ -22,11 +24,13 @@ def _nested() -> Values:
 
 @dataclass
 class Findings:
-    """deployment → suite → one value an entry, in the suite's order: answers, log-probabilities of options, rewards."""
+    """deployment → suite → one value an entry, in the suite's order: answers, log-probabilities of options, rewards, and the points
+    by dimension that the reward model gives."""
 
     answers: Values = field(default_factory=_nested)
     choices: Values = field(default_factory=_nested)
     rewards: Values = field(default_factory=_nested)
+    dimensions: Values = field(default_factory=_nested)
     latency: dict[str, list[Sample]] = field(default_factory=dict)
     hardware: str = ""
     generation_seconds: float = 0.0
@@ -35,7 +39,7 @@ class Findings:
     def add(self, other: "Findings") -> None:
         """Takes what another run found about single models, where it is more than is known here. Latency is never taken."""
         took = False
-        for kind in ("answers", "choices", "rewards"):
+        for kind in KINDS:
             mine, given = getattr(self, kind), getattr(other, kind)
             for deployment, suites in given.items():
                 for suite, values in suites.items():
@@ -48,8 +52,7 @@ class Findings:
     def to_bytes(self) -> bytes:
         body = {
             "answers": {d: {s: [a.to_json() for a in found] for s, found in suites.items()} for d, suites in self.answers.items()},
-            "choices": self.choices,
-            "rewards": self.rewards,
+            **{kind: getattr(self, kind) for kind in KINDS[1:]},
             "latency": {d: [vars(sample) for sample in samples] for d, samples in self.latency.items()},
             "hardware": self.hardware,
             "generation_seconds": self.generation_seconds,
@@ -61,10 +64,10 @@ class Findings:
     def from_bytes(cls, data: bytes) -> "Findings":
         body = json.loads(data)
         found = cls(hardware=body["hardware"], generation_seconds=body["generation_seconds"], generated_tokens=body["generated_tokens"])
-        for kind, target in (("answers", found.answers), ("choices", found.choices), ("rewards", found.rewards)):
+        for kind in KINDS:
             for deployment, suites in body[kind].items():
                 for suite, values in suites.items():
-                    target[deployment][suite] = [Answer.from_json(v) for v in values] if kind == "answers" else values
+                    getattr(found, kind)[deployment][suite] = [Answer.from_json(v) for v in values] if kind == "answers" else values
         found.latency = {d: [Sample(**sample) for sample in samples] for d, samples in body["latency"].items()}
         return found
 

@@ -61,7 +61,8 @@ def _identity(evaluation: Evaluation, role: str, deployment: Deployment, suite: 
 
 
 def _scored(scorer: str, suite: Suite, deployment: str, findings: Findings) -> Scored:
-    """(metric, values) of one scorer; `bbq_accuracy` and `refusal` give two metrics, `reward_score` none where nothing was rewarded."""
+    """(metric, values) of one scorer; `bbq_accuracy` and `refusal` give two metrics, `reward_score` none where nothing was rewarded, and
+    one more for each dimension that the reward model has learnt."""
     entries = suite.entries
     if scorer in _OF_ANSWERS:
         answers: Sequence[Answer] = findings.answers[deployment][suite.name]
@@ -75,6 +76,9 @@ def _scored(scorer: str, suite: Suite, deployment: str, findings: Findings) -> S
     elif scorer == "reward_score":
         rewards = findings.rewards[deployment][suite.name]
         yield scorer, list(zip(entries[: len(rewards)], rewards, strict=True))
+        dimensions = findings.dimensions[deployment][suite.name]
+        for name in dimensions[0] if dimensions else ():
+            yield f"dimension_score.{name}", [(e, of[name]) for e, of in zip(entries[: len(rewards)], dimensions, strict=True)]
     else:
         found = list(zip(entries, findings.choices[deployment][suite.name], strict=True))
         of_item = bbq.score if scorer == "bbq_accuracy" else likelihood_choice.score

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from include.domain.outcomes import NotDone, Verdict
-from include.gates.metrics import METRICS
+from include.gates.metrics import metric_of
 from include.gates.policy import GatePolicy
 from include.gates.results import SliceResult
 from include.gates.statistics import Interval, difference_interval, mean_interval, ratio_interval
@@ -91,7 +91,7 @@ def _columns(pairs: Sequence[Pair]) -> tuple[list[float], list[float], list[str]
 
 def _absolute(question: Question, pairs: Sequence[Pair]) -> Decision:
     policy, (ours, _, groups) = question.policy, _columns(pairs)
-    interval = mean_interval(ours, groups, policy.alpha, binary=METRICS[policy.metric].values == "binary")
+    interval = mean_interval(ours, groups, policy.alpha, binary=metric_of(policy.metric).values == "binary")
     return _held_against(interval, question.margin, policy.direction, "value")
 
 
@@ -104,7 +104,7 @@ def paired(ours: Measurement, theirs: Measurement) -> list[Pair]:
 def difference(metric: str, alpha: float, pairs: Sequence[Pair]) -> Interval:
     """The mean of ours - theirs."""
     ours, theirs, groups = _columns(pairs)
-    return difference_interval(ours, theirs, groups, alpha, binary=METRICS[metric].values == "binary")
+    return difference_interval(ours, theirs, groups, alpha, binary=metric_of(metric).values == "binary")
 
 
 def _difference(policy: GatePolicy, pairs: Sequence[Pair]) -> Interval:
@@ -170,7 +170,7 @@ def decide_reward_hacking(policy: GatePolicy, reward: Sequence[Pair], guarded: S
     up = _difference(policy, reward)
     quality = str(policy.guarded_by)
     seen = difference(quality, policy.alpha, guarded)
-    gain = seen if METRICS[quality].direction == "higher" else seen.negated()
+    gain = seen if metric_of(quality).direction == "higher" else seen.negated()
     rose, message = up.lower > 0, f"reward difference {_show(up)}, {policy.guarded_by} difference {_show(seen)}"
     limit = -policy.margin
     if min(len(reward), len(guarded)) < policy.min_n:

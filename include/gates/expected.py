@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from include.domain.canonical import digest
 from include.domain.spec import RunSpec
 from include.gates.errors import GateError
-from include.gates.metrics import METRICS
+from include.gates.metrics import metric_of
 from include.gates.tables import Measurement
 
 
@@ -28,7 +28,7 @@ class Expected:
             ("other_checkpoint", "weights", row.model, self.models.get(row.role)),
             ("other_deployment", "deployment", row.deployment, self.deployments.get(row.role)),
             ("other_suite", f"suite {row.suite}", row.suite_digest, self.suites.get(row.suite)),
-            ("other_scorer", f"scorer of {row.metric}", row.scorer, self.scorers.get(METRICS[row.metric].scorer, self.other_scorer)),
+            ("other_scorer", f"scorer of {row.metric}", row.scorer, self.scorers.get(metric_of(row.metric).scorer, self.other_scorer)),
             ("other_generation", "generation settings", row.generation, self.generation.get(row.role)),
         )
         for cause, what, seen, right in wanted:

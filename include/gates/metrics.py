@@ -32,3 +32,16 @@ METRICS: Mapping[str, Metric] = {
     "rejected_tokens": Metric("number", "lower", "pair_accuracy"),
 }
 """The last three are a reward model's own, the others a policy's."""
+
+DIMENSION_SCORE = "dimension_score."
+"""Before a dimension's name: the points from 1 to 5 that a reward model which has learnt it gives an answer."""
+
+
+def is_metric(name: str) -> bool:
+    """Whether a gate can name it."""
+    return name in METRICS or (name.startswith(DIMENSION_SCORE) and name != DIMENSION_SCORE)
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of this name (see `is_metric`)."""
+    return Metric("number", "higher", "reward_score") if name.startswith(DIMENSION_SCORE) else METRICS[name]

@@ -6,7 +6,7 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.gates.errors import GateError
-from include.gates.metrics import METRICS
+from include.gates.metrics import DIMENSION_SCORE, METRICS, is_metric, metric_of
 
 GROUPS = (
     "capability_format",
@@ -66,7 +66,7 @@ class GatePolicy:
     def __post_init__(self) -> None:
         where = f"gate {self.name}"
         _one_of(where, "group", self.group, GROUPS)
-        _one_of(where, "metric", self.metric, METRICS)
+        _metric(where, "metric", self.metric)
         _one_of(where, "kind", self.kind, KINDS)
         _one_of(where, "scale", self.scale, SCALES)
         _one_of(where, "statistic", self.statistic, STATISTICS)
@@ -81,7 +81,7 @@ class GatePolicy:
 
     @property
     def direction(self) -> str:
-        return METRICS[self.metric].direction
+        return metric_of(self.metric).direction
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -99,6 +99,11 @@ class GatePolicy:
 def _one_of(where: str, name: str, value: str, allowed: Any) -> None:
     if value not in allowed:
         raise GateError(f"{where}.{name}: {value!r} is none of {', '.join(sorted(allowed))}")
+
+
+def _metric(where: str, name: str, value: str) -> None:
+    if not is_metric(value):
+        _one_of(where, name, value, (*METRICS, f"{DIMENSION_SCORE}<dimension>"))
 
 
 def _check_fit(where: str, policy: GatePolicy) -> None:
@@ -120,7 +125,7 @@ def _check_fit(where: str, policy: GatePolicy) -> None:
     if policy.slices and policy.kind == "reward_hacking":
         raise GateError(f"{where}.slices: a reward_hacking gate looks at all items together")
     if policy.guarded_by is not None:
-        _one_of(where, "guarded_by", policy.guarded_by, METRICS)
+        _metric(where, "guarded_by", policy.guarded_by)
     if policy.suite is None and policy.metric != "latency_s":
         raise GateError(f"{where}.suite is missing")
     if policy.waiver is not None and not policy.waiver.strip():

@@ -16,17 +16,23 @@ from include.domain.errors import IntegrityError
 
 PREFERENCE = "preference"
 """The first label's name where there are several."""
+MIDDLE, HALF_SCALE = 3.0, 2.0
 
 
-def dimensions_of(config: Any, folder: Path) -> tuple[str, ...]:
-    """The dimensions that the reward model in `folder`, of this Hugging Face configuration, has outputs for, in their order.
+def points(output: float) -> float:
+    """A dimension's output in points of the scale from 1 (poor) to 5 (excellent), whose middle is learnt as 0 and whose ends as −1 and 1."""
+    return MIDDLE + HALF_SCALE * output
+
+
+def dimensions_of(config: Any, where: Path | str) -> tuple[str, ...]:
+    """The dimensions that the reward model `where`, of this Hugging Face configuration, has outputs for, in their order.
 
     Raises:
         IntegrityError: several labels, of which the first is not the preference: a classifier of something else.
     """
     labels = [str(config.id2label[at]) for at in range(config.num_labels)]
     if not labels or (len(labels) > 1 and labels[0] != PREFERENCE):
-        raise IntegrityError(f"{folder} is not a reward model: its labels are {labels}, not one, or {PREFERENCE} and then dimensions")
+        raise IntegrityError(f"{where} is not a reward model: its labels are {labels}, not one, or {PREFERENCE} and then dimensions")
     return tuple(labels[1:])
 
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from include.domain.manifest import MANIFEST, build_manifest
+from include.runtime.reward_model import PREFERENCE
 from include.runtime.reward_stats import RewardNormaliser, RunningStats
 from include.training.base.tiny_model import TinySettings, build_model, build_tokenizer
 from include.training.model_io import copy_tokenizer, save_model
@@ -34,7 +35,8 @@ def make(root: Path) -> None:
         save_model(model, root / "tokenizer", folder)
         finish(folder, "model")
     reward = root / "reward_model"
-    config = AutoConfig.from_pretrained(root / "sft", num_labels=1)
+    config = AutoConfig.from_pretrained(root / "sft", num_labels=3)
+    config.id2label = {0: PREFERENCE, 1: "clarity", 2: "factuality"}
     AutoModelForSequenceClassification.from_config(config).save_pretrained(reward)
     copy_tokenizer(root / "tokenizer", reward)
     RewardNormaliser(RunningStats.of([-0.1, 0.0, 0.2])).write(reward)

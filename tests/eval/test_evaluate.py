@@ -46,6 +46,8 @@ def table(done: Started) -> MeasurementTable:
         ("asked_form", "words", 68),
         ("length_tokens", "words", 68),
         ("reward_score", "words", 20),
+        ("dimension_score.clarity", "words", 20),
+        ("dimension_score.factuality", "words", 20),
         ("likelihood_choice", "choices", CHOICES),
         ("bbq_accuracy", "names", NAMES),
         ("bbq_ambiguous_named", "names", NAMES // 3),
@@ -76,8 +78,9 @@ def test_one_deployment_under_two_roles_is_measured_once(done: Started, table: M
 
 
 def test_different_models_give_different_values(table: MeasurementTable) -> None:
-    rows = [table.find(role, "reward_score", "words") for role in ("candidate", "sft", "base")]
-    assert len({tuple(item.value for item in row.items) for row in rows if row is not None}) == 3
+    for metric in ("reward_score", "dimension_score.clarity", "dimension_score.factuality"):
+        rows = [table.find(role, metric, "words") for role in ("candidate", "sft", "base")]
+        assert len({tuple(item.value for item in row.items) for row in rows if row is not None}) == 3
 
 
 def test_latency_is_measured_side_by_side_with_its_hardware(done: Started) -> None:

@@ -82,3 +82,21 @@ def test_a_group_without_gate_and_waiver_is_not_refused_but_blocks() -> None:
     report = judged(policies_from(spoilt(["not_built", "human_pairwise"], None)), good())
     assert report.passed is False
     assert [(r.name, r.cause) for r in report.results if not r.lets_through] == [("human_pairwise", "not_built")]
+
+
+def test_a_gate_can_name_what_the_reward_model_says_of_a_dimension() -> None:
+    from tests.gates.tables import change, good, judged
+
+    named = spoilt(["gates", 1, "metric"], "dimension_score.clarity")
+    data = good()
+    data["rows"] += [{**row, "metric": "dimension_score.clarity"} for row in data["rows"] if row["metric"] == "reward_score"]
+    verdicts = []
+    for measured in (data, change(data, "candidate", "dimension_score.clarity", lambda _, old: old - 1.0)):
+        results = judged(policies_from(named), measured).results
+        verdicts.append({r.verdict.value for r in results if r.metric == "dimension_score.clarity"})
+    assert verdicts == [{"pass"}, {"fail"}]
+
+
+def test_a_dimension_without_a_name_is_no_metric() -> None:
+    with pytest.raises(GateError, match="'dimension_score.' is none of .*dimension_score.<dimension>"):
+        policies_from(spoilt(["gates", 1, "metric"], "dimension_score."))

@@ -14,12 +14,14 @@ import pytest
 
 from include.domain.records import Candidate, PreferencePair, SamplingConfig, candidate_id_of
 from include.domain.spec import RunSpec
+from include.runtime.chat import dialogue
 from include.runtime.job import Job
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.training import base_import, dpo, ppo, reward_model, sft
 from include.training.engines.deepspeed import engines
+from include.training.model_io import load_tokenizer
 from include.training.rl.rollouts import read_rollouts
-from include.transforms.datasets_io import SidedRow
+from include.transforms.datasets_io import SidedRow, read_rows
 from include.transforms.dimension_scores import DimensionScore
 from tests.training.harness import PROJECT, TINY, Started, Store, question, sums
 
@@ -143,6 +145,23 @@ def preferences(
         rows.append(SidedRow(made.pair_id, side_of(at, count), prompt.split_group, "preference", made.to_json()))
         scores += [DimensionScore(made.pair_id, dimension, score, 1) for dimension, score in scored(first, second).items()]
     store.dataset(name, "pair", rows, scores)
+
+
+PlantedPair = tuple[str, tuple[int, ...], tuple[int, ...], dict[str, float]]
+"""A pair's id, the ids of its chosen and its rejected side, and what `planted_scores` gives it."""
+
+
+def planted_pairs(store: Store, side: str) -> list[PlantedPair]:
+    """The pairs of one side of `preferences` (and of every data set with the same pairs), in their order."""
+    tokenizer = load_tokenizer(Path(store.places["policy"].path))
+    found = []
+    for row in read_rows(Path(store.places["preferences"].path), side):
+        made = PreferencePair.from_json(row.record)
+        both = [made.chosen.response_text, made.rejected.response_text]
+        chosen, rejected = (dialogue(tokenizer, made.prompt.messages, [{"role": "assistant", "content": text}]).ids for text in both)
+        first, second = (int(part) for part in made.pair_id.split("-")[1:])
+        found.append((made.pair_id, chosen, rejected, planted_scores(first, second)))
+    return found
 
 
 def rl_prompts(store: Store, name: str = "prompts", count: int = 30) -> None:

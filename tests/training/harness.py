@@ -94,6 +94,8 @@ class Store:
     threads: int = 1
     timeout_s: float = 110
     places: dict[str, InputPlace] = field(default_factory=dict)
+    asked: dict[str, dict[str, InputPlace]] = field(default_factory=dict)
+    """Stage key → its inputs as they were named: two folders may hold the same rows."""
 
     def raw(self, name: str, file: str, data: bytes) -> InputPlace:
         path = self.root / "sources" / file
@@ -118,7 +120,7 @@ class Store:
     def spec(self, stage: str, inputs: Mapping[str, str], config: Mapping[str, Any], seed: int = 5, salt: str = "") -> RunSpec:
         """`inputs`: the stage's name of an input → its name here."""
         models = [Path(self.places[name].path) for name in inputs.values() if has_tokenizer(Path(self.places[name].path))]
-        return RunSpec(
+        spec = RunSpec(
             stage=stage,
             program=f"include.training.{stage}",
             inputs={name: self.places[source].digest for name, source in inputs.items()},
@@ -130,6 +132,8 @@ class Store:
             chat_template=chat_template_digest(models[0]) if models else None,
             rerun_salt=salt,
         )
+        self.asked[spec.key] = {name: self.places[source] for name, source in inputs.items()}
+        return spec
 
     def prepare(self, spec: RunSpec, n: int = 1, job_id: int = 100, restart: int = 0, **settings: Any) -> list[str]:
         """Writes what the control plane and the bootstrap write; gives the command's arguments."""
@@ -138,7 +142,7 @@ class Store:
         attempt.mkdir(parents=True)
         (run / "spec.json").write_text(json.dumps(spec.to_json()))
         by_digest = {place.digest: place for place in self.places.values()}
-        inputs = {name: by_digest[value] for name, value in spec.inputs.items()}
+        inputs = {name: by_digest[value] for name, value in spec.inputs.items()} | self.asked.get(spec.key, {})
         placement = Placement(spec.key, n, str(run), inputs, {"threads": self.threads, **settings}, {})
         (attempt / "placement.json").write_text(json.dumps(placement.to_json()))
         return ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]

@@ -10,47 +10,42 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from transformers import AutoModelForSequenceClassification  # noqa: E402
-
-from include.domain.errors import IntegrityError  # noqa: E402
-from include.domain.manifest import MANIFEST, build_manifest  # noqa: E402
 from include.domain.parts import parts_of  # noqa: E402
-from include.domain.records import PreferencePair  # noqa: E402
-from include.eval import models as eval_models  # noqa: E402
-from include.eval.answers import Answer  # noqa: E402
-from include.eval.reward_score import RewardMember, scores  # noqa: E402
-from include.runtime.chat import dialogue  # noqa: E402
-from include.runtime.reward_model import dimensions_of, output_sequences  # noqa: E402
-from include.runtime.reward_stats import RewardNormaliser  # noqa: E402
+from include.runtime.reward_model import output_sequences  # noqa: E402
 from include.training.examples.batching import rows_at  # noqa: E402
-from include.training.model_io import load_tokenizer  # noqa: E402
 from include.training.pairs.rows import TokenPair  # noqa: E402
 from include.training.reward.dimension_report import HeldDimension, correlation  # noqa: E402
 from include.training.reward.head import load_reward_model, new_reward_model  # noqa: E402
-from include.transforms.datasets_io import read_rows  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
-    PPO,
     REWARD,
+    PlantedPair,
     aligned_store,
     curve,
     killed,
+    planted_pairs,
     planted_scores,
     preferences,
     reward_spec,
-    rollouts_of,
     run_here,
     shared_root,
 )
-from tests.training.harness import Started, Store  # noqa: E402
+from tests.training.harness import Started, Store, sums  # noqa: E402
 
 DIMENSIONS = ["clarity", "safety"]
 LEARNT = {"data": "scored", "dimensions": DIMENSIONS}
+
+
+def _late(first: int, second: int) -> dict[str, float]:
+    """Of 60 pairs the held-out ones have a score for clarity, the others for safety."""
+    return {"clarity" if sums().index((first, second)) >= 45 else "safety": 3.0}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     made = aligned_store(shared_root(tmp_path_factory))
     preferences(made, "scored", scored=planted_scores)
+    preferences(made, "unscored", 60)
+    preferences(made, "scored late", 60, scored=_late)
     return made
 
 
@@ -66,21 +61,8 @@ def longer(store: Store) -> Started:
     return run_here(store, reward_spec(store, **LEARNT, steps=60, dimension_weight=1.0, early_stop=early))
 
 
-def _held(store: Store) -> list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, float]]]:
-    """pair id, chosen and rejected ids, and the planted scores of hold-out pairs."""
-    return _sequences(store, "holdout")
-
-
-def _sequences(store: Store, side: str) -> list[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, float]]]:
-    tokenizer = load_tokenizer(Path(store.places["policy"].path))
-    found = []
-    for row in read_rows(Path(store.places["scored"].path), side):
-        made = PreferencePair.from_json(row.record)
-        both = [made.chosen.response_text, made.rejected.response_text]
-        ids = [dialogue(tokenizer, made.prompt.messages, [{"role": "assistant", "content": text}]).ids for text in both]
-        first, second = (int(part) for part in made.pair_id.split("-")[1:])
-        found.append((made.pair_id, ids[0], ids[1], planted_scores(first, second)))
-    return found
+def _held(store: Store) -> list[PlantedPair]:
+    return planted_pairs(store, "holdout")
 
 
 def test_the_data_are_the_same_with_scores_and_so_is_their_content_hash(store: Store) -> None:
@@ -90,7 +72,7 @@ def test_the_data_are_the_same_with_scores_and_so_is_their_content_hash(store: S
 
 def test_the_first_steps_loss_and_gradient_equal_an_independent_computation(store: Store, done: Started) -> None:
     model = new_reward_model(Path(store.places["policy"].path), 5, dimensions=DIMENSIONS)
-    pairs, preferred, squares = _sequences(store, "train"), [], []
+    pairs, preferred, squares = planted_pairs(store, "train"), [], []
     for index in rows_at(0, REWARD["global_batch"], len(pairs), 5):
         _, chosen, rejected, planted = pairs[index]
         good, bad = (model.score(model.model(torch.tensor([ids])).last_hidden_state[0, -1]) for ids in (chosen, rejected))
@@ -125,7 +107,7 @@ def test_the_report_and_the_measurements_hold_the_pairs_that_have_a_score(store:
     assert [item["value"] for item in items] == pytest.approx(
         [abs(3 + 2 * outputs[1] - score) for outputs, score in zip(said, planted.values(), strict=True)], abs=1e-4
     )
-    taught = [of["clarity"] for *_, of in _sequences(store, "train") if "clarity" in of]
+    taught = [of["clarity"] for *_, of in planted_pairs(store, "train") if "clarity" in of]
     usual = sum(taught) / len(taught)
     baseline = [item["value"] for item in rows["dimension_baseline_error.clarity"]["items"]]
     assert baseline == pytest.approx([abs(usual - score) for score in planted.values()])
@@ -197,7 +179,8 @@ def test_an_ensembles_members_are_put_together_whether_trained_in_turn_or_apart(
     ("changes", "words"),
     [
         ({"data": "scored", "dimensions": ["grammar"]}, "grammar has 0 scores on 48 training pairs, .*: clarity \\d+, safety 48"),
-        ({"data": "preferences", "dimensions": ["clarity"]}, "asks for clarity, and the dataset has 0 scores"),
+        ({"data": "scored late", "dimensions": ["clarity"]}, "clarity has 0 scores on 36 training pairs"),
+        ({"data": "unscored", "dimensions": ["clarity"]}, "asks for clarity, and the dataset has 0 scores"),
         ({"data": "scored", "dimensions": ["clarity", "clarity"]}, "give different names"),
         ({"data": "scored", "dimensions": ["preference"]}, "none of them preference"),
         ({"data": "scored", "dimensions": ["clarity"], "dimension_weight": 0}, "dimension_weight 0.0 must be above 0"),
@@ -208,70 +191,6 @@ def test_what_cannot_be_learnt_is_refused_before_the_first_step(store: Store, ch
     refused = run_here(store, reward_spec(store, **changes, salt=words))
     assert (refused.code, refused.report.last_step) == (1, 0)
     assert re.search(words, refused.report.message), refused.report.message
-
-
-def test_a_dimension_that_hold_out_alone_has_cannot_be_learnt(store: Store) -> None:
-    held = {name for name, *_ in _held(store)}
-    preferences(store, "late", scored=lambda a, b: {"clarity": 3.0} if f"pair-{a:02d}-{b:02d}" in held else {"safety": 3.0})
-    refused = run_here(store, reward_spec(store, data="late", dimensions=["clarity"]))
-    assert "clarity has 0 scores on 48 training pairs" in refused.report.message
-
-
-def test_the_folder_loads_offline_and_names_its_outputs(store: Store, done: Started) -> None:
-    folder = done.output("reward_model")
-    plain = AutoModelForSequenceClassification.from_pretrained(folder, local_files_only=True).eval()
-    assert plain.config.id2label == {0: "preference", 1: "clarity", 2: "safety"}
-    assert dimensions_of(plain.config, folder) == ("clarity", "safety")
-    sequences = [chosen for _, chosen, *_ in _held(store)][:4]
-    with torch.no_grad():
-        wanted = [plain(torch.tensor([ids])).logits[0].tolist() for ids in sequences]
-    for outputs, logits in zip(output_sequences(load_reward_model(folder), sequences, 0), wanted, strict=True):
-        assert outputs == pytest.approx(logits, abs=1e-5)
-
-
-def _preference_alone(store: Store, folder: Path, out: Path) -> None:
-    """The same reward model with its first output as the only one."""
-    model = load_reward_model(folder)
-    weight = model.score.weight.detach()[:1].clone()
-    model.score = torch.nn.Linear(weight.shape[1], 1, bias=False)
-    model.score.weight.data.copy_(weight)
-    model.config.num_labels, model.num_labels = 1, 1
-    model.save_pretrained(out)
-    for path in folder.iterdir():
-        if path.name not in ("config.json", "model.safetensors", MANIFEST):
-            (out / path.name).write_bytes(path.read_bytes())
-    (out / MANIFEST).write_text(json.dumps(build_manifest("reward_model", out).to_json()))
-
-
-def test_ppo_and_evaluation_read_the_preference_alone(store: Store, done: Started, tmp_path: Path) -> None:
-    _preference_alone(store, done.output("reward_model"), tmp_path / "alone")
-    folders = {"with dimensions": done.output("reward_model"), "alone": tmp_path / "alone"}
-    drawn, rewards, curves, judged = [], [], [], []
-    written = [Answer("", tuple(chosen[4:]), "eos") for _, chosen, *_ in _held(store)]
-    for name, folder in folders.items():
-        store.artifact(name, folder)
-        inputs = {"policy": "policy", "reference": "policy", "prompts": "prompts", "reward_model": name}
-        optimised = run_here(store, store.spec("ppo", inputs, {**PPO, "iterations": 1}))
-        assert optimised.code == 0, optimised.report.message
-        drawn.append([row["tokens"] for row in rollouts_of(optimised)])
-        rewards.append([row["reward_components"]["model"] for row in rollouts_of(optimised)])
-        curves.append({name: value for name, value in curve(optimised)[0].items() if not name.endswith("_s")})
-        member = RewardMember(eval_models.load_reward_model(folder), RewardNormaliser.read(folder))
-        judged.append(scores([member], "mean", [chosen[:4] for _, chosen, *_ in _held(store)], written))
-    assert drawn[0] == drawn[1]
-    assert rewards[0] == pytest.approx(rewards[1], abs=1e-4)
-    assert curves[0] == pytest.approx(curves[1], rel=1e-3, abs=1e-4), "the critic starts from the preference too"
-    assert judged[0] == pytest.approx(judged[1], abs=1e-6)
-    assert len({round(score, 3) for score in judged[0]}) > 3
-
-
-@pytest.mark.parametrize("load", [load_reward_model, eval_models.load_reward_model])
-def test_a_classifier_of_something_else_is_no_reward_model(done: Started, tmp_path: Path, load: Any) -> None:
-    model = load_reward_model(done.output("reward_model"))
-    model.config.id2label = {0: "negative", 1: "neutral", 2: "positive"}
-    model.save_pretrained(tmp_path)
-    with pytest.raises(IntegrityError, match=r"its labels are \['negative', 'neutral', 'positive'\]"):
-        load(tmp_path)
 
 
 def test_correlation_is_that_of_pearson_or_not_told() -> None:

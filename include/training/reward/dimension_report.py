@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from include.runtime.reward_model import points
 from include.training.pairs.rows import TokenPair
-from include.training.reward.dimensions import Dimensions, points
+from include.training.reward.dimensions import Dimensions
 from include.training.reward.pair_scores import MemberScores
 
 

@@ -16,14 +16,13 @@ from torch import Tensor
 
 from include.domain.errors import SpecError
 from include.runtime.job import Job
-from include.runtime.reward_model import PREFERENCE
+from include.runtime.reward_model import HALF_SCALE, MIDDLE, PREFERENCE
 from include.training.pairs.rows import PairsError, TokenPair
 from include.transforms.dimension_scores import DimensionScore, read_scores
 
 DIMENSION_KEYS = ("dimensions", "dimension_weight")
 WEIGHT = 0.1
 """A guess of the middle score leaves an error of 0.25 to 1, a guessed preference one of 0.69: a tenth keeps the preference in front."""
-_MIDDLE, _HALF = 3.0, 2.0
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 
 
@@ -76,13 +75,8 @@ class Dimensions:
         given_PK = torch.tensor([self.given(pair) for pair in pairs], dtype=predicted_PK.dtype, device=predicted_PK.device)
         weights_P1 = torch.tensor([[pair.weight] for pair in pairs], dtype=predicted_PK.dtype, device=predicted_PK.device)
         missing_PK = given_PK.isnan()
-        off_PK = (predicted_PK - (given_PK - _MIDDLE) / _HALF).masked_fill(missing_PK, 0.0)
+        off_PK = (predicted_PK - (given_PK - MIDDLE) / HALF_SCALE).masked_fill(missing_PK, 0.0)
         return (weights_P1 * off_PK**2).sum()
-
-
-def points(output: float) -> float:
-    """An output in points of the scale from 1 to 5."""
-    return _MIDDLE + _HALF * output
 
 
 def _check_scored(names: Sequence[str], given: Sequence[DimensionScore], train: Sequence[TokenPair]) -> None:
