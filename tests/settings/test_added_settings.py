@@ -262,10 +262,10 @@ def test_a_recipe_may_name_only_dimensions_of_its_rubrics(tmp_path: Path, monkey
     shutil.copytree(ROOT / "configs", tmp_path / "configs")
     monkeypatch.setenv("ALIGN_CONFIGS", str(tmp_path / "configs"))
     path = tmp_path / "configs" / "recipes" / "tiny.yaml"
-    lines, named = path.read_text(), "reward_model:\n  dimensions: [{}]\n"
-    assert lines.count("reward_model:\n") == 1
-    path.write_text(lines.replace("reward_model:\n", named.format("clarity")))
+    lines, opening = path.read_text(), "reward_model:\n  {"
+    assert lines.count(opening) == 1
+    path.write_text(lines.replace(opening, opening + "dimensions: [clarity], "))
     assert recipe("tiny").reward_model.dimensions == ("clarity",)
-    path.write_text(lines.replace("reward_model:\n", named.format("clarity, grammar")))
+    path.write_text(lines.replace(opening, opening + "dimensions: [clarity, grammar], "))
     with pytest.raises(SettingsError, match="names 'grammar', which no rubric of its preferences has: .*clarity"):
         recipe("tiny")

@@ -127,8 +127,8 @@ def no_scores(first: int, second: int) -> dict[str, float]:
 
 
 def planted_scores(first: int, second: int) -> dict[str, float]:
-    """`clarity` is high where the sum is, and a fifth of the pairs has none; `safety` is 4 whatever is said."""
-    clear = {} if (first + second) % 5 == 4 else {"clarity": 4.5 if first + second > 10 else 1.5}
+    """`clarity` is high where the sum is, and a third of the pairs has none; `safety` is 4 whatever is said."""
+    clear = {} if (first + second) % 3 == 2 else {"clarity": 4.5 if first + second > 10 else 1.5}
     return {**clear, "safety": 4.0}
 
 
