@@ -84,8 +84,8 @@ def test_the_first_steps_loss_and_gradient_equal_an_independent_computation(stor
     norm = torch.sqrt(sum((p.grad**2).sum() for p in model.parameters() if p.grad is not None))
     first = done.lines[0]
     assert first["dimension_scores"] == len(squares) < 2 * len(preferred), "not every pair has a score for clarity"
-    assert first["dimension_loss"] == pytest.approx(float(error), abs=1e-6)
-    assert first["loss"] == pytest.approx(float(loss), abs=1e-6)
+    assert first["dimension_loss"] == pytest.approx(float(error.detach()), abs=1e-6)
+    assert first["loss"] == pytest.approx(float(loss.detach()), abs=1e-6)
     assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
