@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, added_placement, identity, placement
+from include.settings.dimensions import DimensionSettings
 from include.settings.ppo import PpoSettings
 from include.settings.stage import Precision, StageSettings
 
@@ -213,7 +214,7 @@ class GenerateSettings(StageSettings):
         return self.prompt_limit + sum(self.sides.values())
 
 
-class RewardModelSettings(OptimiserSettings):
+class RewardModelSettings(OptimiserSettings, DimensionSettings):
     clip: float = identity(5.0, gt=0)
     epsilon: float = identity(1e-8, gt=0)
     early_stop: EarlyStop = identity(EarlyStop())
@@ -225,18 +226,6 @@ class RewardModelSettings(OptimiserSettings):
     """Members are trained one after the other in one job, or each in a job of its own, all of them one array."""
     guards: LearningGuardSettings = added_identity(LearningGuardSettings())
     """Of each member's own training; `kl_max` has nothing to look at here."""
-    dimensions: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")], ...] = added_identity(())
-    """Dimensions of the rubric that are learnt beside the preference, from the scores that labels gave chosen answers."""
-    dimension_weight: float = added_identity(0.1, gt=0)
-    """Of their mean squared error, beside the Bradley-Terry loss."""
-
-    @model_validator(mode="after")
-    def _dimensions_of_a_rubric(self) -> "RewardModelSettings":
-        if len(set(self.dimensions)) != len(self.dimensions) or "preference" in self.dimensions:
-            raise ValueError(f"dimensions {list(self.dimensions)}: each once, and none called preference, which is the first output's name")
-        if not self.dimensions and self.dimension_weight != type(self).model_fields["dimension_weight"].default:
-            raise ValueError("dimension_weight weighs dimensions, and none is named")
-        return self
 
     @model_validator(mode="after")
     def _an_ensemble(self) -> "RewardModelSettings":
