@@ -1,7 +1,7 @@
 """What a stage will cost, in its task's log before it is submitted, and against what was seen when it is done."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -11,8 +11,9 @@ from include.flows.errors import FlowError
 from include.settings.catalogue import recipe
 from include.settings.clusters import Cluster
 from include.stages.errors import StageError
-from include.stages.forecast import Measured, compared, forecast, measured_in
+from include.stages.forecast import Measured, check_preemption, compared, forecast, measured_in
 from include.stages.plan import Plan
+from include.stages.rates import unusual_rate
 
 log = logging.getLogger(__name__)
 _LOOKED_AT = 20
@@ -26,22 +27,32 @@ class Unaffordable(FlowError, AirflowFailException):
 def foretell(made: Plan, run: Mapping[str, Any], where: Cluster) -> dict[str, float]:
     """Says the estimate and its warnings; gives its figures for the report, {} where nothing can be estimated.
 
+    A checkpoint's seconds that an earlier run measured count without an estimate too.
+
     Raises:
         Unaffordable: the stage cannot fit, or must not be preemptible.
     """
-    stage = made.spec.stage
-    found = forecast(recipe(run["recipe"]), stage, where, _measured(made, run) if made.job.preemptible else None)
+    stage, asked = made.spec.stage, recipe(run["recipe"])
+    if (said := unusual_rate(asked, stage)) is not None:
+        log.warning(said)
+    measured = _measured(made, run) if made.job.preemptible else None
+    found = forecast(asked, stage, where, measured)
     if found is None:
+        _or_unaffordable(lambda: check_preemption(stage, made.job, measured))
         return {}
     for line in found.lines():
         log.info(line)
     for warning in found.warnings():
         log.warning("%s: %s", stage, warning)
+    _or_unaffordable(found.check)
+    return found.to_json()
+
+
+def _or_unaffordable(check: Callable[[], None]) -> None:
     try:
-        found.check()
+        check()
     except StageError as error:
         raise Unaffordable(str(error)) from error
-    return found.to_json()
 
 
 def _measured(made: Plan, run: Mapping[str, Any]) -> Measured | None:

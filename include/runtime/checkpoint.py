@@ -114,7 +114,7 @@ class Found:
 
 
 class CheckpointStore:
-    """The checkpoints of all attempts of one key: reads any, writes and removes only in its own attempt."""
+    """The checkpoints of all attempts of one key: reads any, writes and removes only in its own attempt (but for `_prune`'s leftovers)."""
 
     def __init__(
         self, attempts: Path, own: str, key: str, retention: Retention | None = None, identity: Mapping[str, Any] | None = None
@@ -244,11 +244,14 @@ class CheckpointStore:
     def _prune(self) -> None:
         """Keeps what the retention keeps, and the one this attempt resumed from.
 
-        Nothing is removed once a newer attempt is there: it may be reading.
+        Nothing is removed once a newer attempt is there: it may be reading. What an attempt had put aside for removal when it died is
+        gone for every reader already, and is removed too.
         """
         own = [path for path in self._candidates() if path.parent == self.folder]
         if newer_attempt(self.attempts, self.own) is not None:
             return
+        for left in [path for path in self._folders() if path.name.endswith(REMOVED)]:
+            shutil.rmtree(left, ignore_errors=True)
         marked = [(int(path.name.removeprefix("step-")), bool(read_json(path / MANIFEST).get("keep"))) for path in own]
         going = self.retention.leaving(marked)
         for path, (step, _) in zip(own, marked, strict=True):

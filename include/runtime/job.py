@@ -81,6 +81,14 @@ class Job:
     def stop_requested(self) -> bool:
         return bool(self._flag)
 
+    def stop_comes(self, within_s: float = 5.0) -> bool:
+        """Whether a stop is asked for, now or in so many seconds: of a signal to all processes of a job a child may fall before the
+        program has seen its own."""
+        until = time.monotonic() + within_s
+        while not self.stop_requested and time.monotonic() < until:
+            time.sleep(0.05)
+        return self.stop_requested
+
     def input(self, name: str) -> Path:
         """The verified folder of an input."""
         if name not in self.inputs:

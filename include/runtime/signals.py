@@ -5,9 +5,24 @@ instead of killing the process; installing the handlers lets it through.
 """
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
+
+
+@contextmanager
+def kept_from_children(*numbers: signal.Signals) -> Iterator[None]:
+    """Processes started inside begin with these signals blocked, and keep them so over exec; one that comes meanwhile waits.
+
+    Slurm signals every process of a step. What a program ends itself, once it has saved, must not end before it.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class StopFlag:

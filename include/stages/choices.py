@@ -9,6 +9,7 @@ from include.settings.recipes import Recipe
 from include.stages.estimate import StageCost, estimate
 from include.stages.hardware import At, Hardware
 from include.stages.memory import Shape
+from include.stages.rates import unusual_rate
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def rendered(recipe: Recipe, shape: Shape, at: At, method: str | None = None) ->
         f"{choice.name:28}{choice.hours:>10.3g}{choice.device_hours:>10.3g}  {choice.slowest}"
         for choice in choices(recipe, shape, at)
     ]  # fmt: skip
+    lines += [said for stage in ("dpo", "ppo") if (said := unusual_rate(recipe, stage)) is not None]
     lines.append("Evaluation, the shadow run, queues and people's time are not in it.")
     return "\n".join(lines)
 

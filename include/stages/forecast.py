@@ -107,16 +107,29 @@ class Forecast:
                 f"{cost.stage} cannot fit: weights, gradients and moments alone take {cost.state_gb:.4g} GB a device, it has {limit:.4g} GB "
                 f"({cost.hardware.devices} devices). Spread them (zero_stage, tensor_parallel, more job.tasks), offload, or use lora"
             )
-        if self.job.preemptible and self.save_s > self._window_s:
-            told = (
-                f"measured in {self.measured.where}"
-                if self.measured
-                else f"{cost.checkpoint_gb:.4g} GB at {cost.hardware.store_mb_s:g} MB/s"
-            )
-            raise StageError(
-                f"{cost.stage} must not be preemptible: a checkpoint takes {self.save_s:.4g} s ({told}), and the work one is ready to lose is "
-                f"{self._window_s:g} s. Set job.preemptible: false, or a larger job.accepted_loss_minutes"
-            )
+        if self.measured:
+            check_preemption(cost.stage, self.job, self.measured)
+        else:
+            _check_window(cost.stage, self.job, cost.save_s, f"{cost.checkpoint_gb:.4g} GB at {cost.hardware.store_mb_s:g} MB/s")
+
+
+def check_preemption(stage: str, job: JobSettings, measured: Measured | None) -> None:
+    """Refuses preemption where a checkpoint was seen to take longer than the work one is ready to lose; it needs no estimate.
+
+    Raises:
+        StageError: with both numbers, and where the first is from.
+    """
+    if measured is not None:
+        _check_window(stage, job, measured.seconds, f"measured in {measured.where}")
+
+
+def _check_window(stage: str, job: JobSettings, save_s: float, told: str) -> None:
+    window_s = 60 * job.accepted_loss_minutes
+    if job.preemptible and save_s > window_s:
+        raise StageError(
+            f"{stage} must not be preemptible: a checkpoint takes {save_s:.4g} s ({told}), and the work one is ready to lose is "
+            f"{window_s:g} s. Set job.preemptible: false, or a larger job.accepted_loss_minutes"
+        )
 
 
 def forecast(recipe: Recipe, stage: str, cluster: Cluster, measured: Measured | None = None) -> Forecast | None:

@@ -8,18 +8,20 @@ batch-invariant, it may).
 
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from include.runtime.generation import Generated, Sampling
+from include.runtime.signals import kept_from_children
 from include.training.errors import TrainingError
 
 POLL_S = 0.2
@@ -116,8 +118,13 @@ def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Ge
 
 
 @contextlib.contextmanager
-def completion_server(command: Sequence[str], folder: Path, dtype: str, log: Path, rows: int, start_s: float) -> Iterator[CompletionServer]:
-    """Starts `command` (such as ``vllm serve``) on `folder`; ends it on leaving.
+def completion_server(
+    command: Sequence[str], folder: Path, dtype: str, log: Path, rows: int, start_s: float, stopping: Callable[[], bool] = lambda: False
+) -> Iterator[CompletionServer]:
+    """Starts `command` (such as ``vllm serve``) on `folder`; ends it on leaving. USR1, which warns the program, does not reach it.
+
+    Args:
+        stopping: whether the program was asked to stop; then a server that is still loading is not waited for.
 
     Raises:
         ServerError: it ends before it answers, does not answer in `start_s`, or serves something else.
@@ -127,11 +134,11 @@ def completion_server(command: Sequence[str], folder: Path, dtype: str, log: Pat
         port = free.getsockname()[1]
     name = f"policy-{uuid4().hex}"
     arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name, "--dtype", dtype]
-    with log.open("ab") as out:
+    with log.open("ab") as out, kept_from_children(signal.SIGUSR1):
         process = subprocess.Popen([*command, *arguments, "--generation-config", "vllm"], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         server = CompletionServer(port, rows, name)
-        _await(server, process, log, start_s)
+        _await(server, process, log, start_s, stopping)
         yield server
     finally:
         process.terminate()
@@ -142,7 +149,7 @@ def completion_server(command: Sequence[str], folder: Path, dtype: str, log: Pat
             process.wait()
 
 
-def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path, start_s: float) -> None:
+def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path, start_s: float, stopping: Callable[[], bool]) -> None:
     until = time.monotonic() + start_s
     while True:
         if process.poll() is not None:
@@ -151,6 +158,8 @@ def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path
             served = server.models()
             break
         except (OSError, ValueError, KeyError) as error:
+            if stopping():
+                raise ServerError("the program was asked to stop before the server answered") from error
             if time.monotonic() > until:
                 raise ServerError(f"the server does not answer after {start_s:g} s ({error}); its words are in {log}") from error
             time.sleep(POLL_S)

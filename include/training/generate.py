@@ -19,12 +19,13 @@ from include.domain.parts import PART as PART_OF
 from include.domain.records import Candidate, Prompt, SamplingConfig, candidate_id_of
 from include.runtime.chat import answer_text, eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.errors import Interrupted
 from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
 from include.runtime.parts import taken
 from include.runtime.program import run_program
 from include.training.candidate_parts import check_whole, read_candidates
-from include.training.completion_server import CompletionServer, completion_server
+from include.training.completion_server import CompletionServer, ServerError, completion_server
 from include.training.errors import TrainingError
 from include.training.examples.batching import micro_batches
 from include.training.loop import LoopOutcome, StepResult, run_steps
@@ -117,12 +118,21 @@ class Generator:
     def train_step(self, step: int) -> StepResult:
         portion = self.portions[step]
         seeds = [candidate_seed(self.job.seed, prompt.prompt_id, k) for prompt in portion for k in range(self.samples)]
-        answers = self._answers([self.ids[prompt.prompt_id] for prompt in portion], seeds)
+        answers = self._written(step, [self.ids[prompt.prompt_id] for prompt in portion], seeds)
         for at, (answer, seed) in enumerate(zip(answers, seeds, strict=True)):
             self.written.append(self._candidate(portion[at // self.samples], answer, seed).to_json())
         self.ended += sum(answer.finish_reason == "eos" for answer in answers)
         tokens = sum(len(answer.tokens) for answer in answers)
         return StepResult({"answers": float(len(self.written)), "tokens_per_answer": tokens / len(answers)}, tokens)
+
+    def _written(self, step: int, ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Generated]:
+        """The answers; where the stop that this program was asked for ended its server, what was answered before is saved first."""
+        try:
+            return self._answers(ids, seeds)
+        except ServerError:
+            if step > self.job.progress.first_step and self.job.stop_comes():
+                self.job.save(step, self.capture())
+            raise
 
     def _answers(self, ids: Sequence[Sequence[int]], seeds: Sequence[int]) -> list[Generated]:
         stops = eos_ids(self.tokenizer)
@@ -178,7 +188,7 @@ def _server(job: Job) -> AbstractContextManager[CompletionServer | None]:
     command = job.settings.texts("server_command", ["vllm", "serve"])
     dtype, rows = job.config.text("dtype", tuple(DTYPES), "float32"), job.settings.positive("generation_batch", 64)
     start_s = job.settings.number("server_start_s", 900.0)
-    return completion_server(command, job.input("policy"), dtype, job.out / "server.log", rows, start_s)
+    return completion_server(command, job.input("policy"), dtype, job.out / "server.log", rows, start_s, lambda: job.stop_requested)
 
 
 def _own_share(job: Job, portions: Sequence[Sequence[Prompt]]) -> list[Sequence[Prompt]]:
@@ -201,9 +211,7 @@ def generate(job: Job) -> None:
     if parts := taken(job):
         writer, outcome = _joined(job, prompts, parts)
     else:
-        with _server(job) as server:
-            writer = Generator(job, prompts, server)
-            outcome = run_steps(job, writer, len(writer.portions))
+        writer, outcome = _written(job, prompts)
     own = sum(len(portion) for portion in writer.portions)
     if len(writer.written) != own * writer.samples:
         raise TrainingError(f"{len(writer.written)} answers were written, {own * writer.samples} were asked for")
@@ -216,6 +224,18 @@ def generate(job: Job) -> None:
         "share_ended": writer.ended / len(writer.written),
     }
     job.complete(figures, {"parts": list(parts)} if parts else None, stop_reason=outcome.stop_reason)
+
+
+def _written(job: Job, prompts: Sequence[Prompt]) -> tuple[Generator, LoopOutcome]:
+    """All answers by the model, here or in its server. A server that fell to the signal which stops this program is no failure."""
+    try:
+        with _server(job) as server:
+            writer = Generator(job, prompts, server)
+            return writer, run_steps(job, writer, len(writer.portions))
+    except ServerError as error:
+        if not job.stop_comes():
+            raise
+        raise Interrupted(f"asked to stop, and the server ended too ({error}); stopped after step {job.progress.step}") from error
 
 
 def _joined(job: Job, prompts: Sequence[Prompt], parts: Mapping[str, Path]) -> tuple[Generator, LoopOutcome]:

@@ -81,6 +81,34 @@ def test_a_preemptible_job_whose_checkpoint_was_seen_to_take_too_long_is_refused
         stage_work.prepare("sft", run, SFT_GIVEN)
 
 
+def test_what_was_measured_counts_at_a_site_that_describes_no_device_too(plane: Plane) -> None:
+    site(plane, None)
+    run = sft(plane, preemptible=True, accepted_loss_minutes=1)
+    request = stage_work.prepare("sft", run, SFT_GIVEN)
+    assert isinstance(request, JobRequest)
+    attempt = plane.store_root / RunDir(request.key).attempt("1-7.0")
+    attempt.mkdir(parents=True)
+    report = Report(request.key, "1-7.0", "interrupted", "signal", 0, 5, 40, {}, {}, summary={"checkpoints": {"longest_s": 75.0}})
+    Path(attempt, "report.json").write_text(json.dumps(report.to_json()))
+    with pytest.raises(Unaffordable, match=r"a checkpoint takes 75 s \(measured in attempt 1-7.0\).* is 60 s"):
+        stage_work.prepare("sft", run, SFT_GIVEN)
+    patient = sft(plane, preemptible=True, accepted_loss_minutes=2)
+    assert isinstance(stage_work.prepare("sft", patient, SFT_GIVEN), JobRequest)
+
+
+def test_a_policy_rate_that_is_seldom_meant_is_warned_of_before_the_job_is_submitted(
+    plane: Plane, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage_work.prepare("policy", plane.run(), POLICY_GIVEN)
+    assert "sft.learning_rate" not in caplog.text
+    body = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())["dpo"]
+    plane.change_recipe("tiny", dpo=body | {"learning_rate": 5e-4})
+    stage_work.prepare("policy", plane.run(), POLICY_GIVEN)
+    assert (
+        "dpo.learning_rate 0.0005 is 2 times below sft.learning_rate 0.001; usual is 10 to 100 times, here 1e-05 to 0.0001" in caplog.text
+    )
+
+
 def test_what_was_seen_is_said_beside_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         say_what_was_seen({"summary": {"estimate": {"save_s": {"estimated": 4.0, "seen": 5.0, "ratio": 1.25}}}})

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from include.domain.canonical import digest
-from include.runtime import rng
+from include.runtime import checkpoint, rng
 from include.runtime.checkpoint import CheckpointStore, Retention, Snapshot
 from include.runtime.errors import CheckpointError
 
@@ -185,6 +185,23 @@ def test_what_an_earlier_attempt_wrote_is_never_removed(tmp_path: Path) -> None:
     _save(store, 4, 6, 8)
     assert [path.name for path in (tmp_path / "1-10.0" / "checkpoints").iterdir()] == ["step-2"]
     assert [path.name for path in store.folder.iterdir()] == ["step-8"]
+
+
+def test_what_an_attempt_was_removing_when_it_died_is_removed_by_the_next_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead = _store(tmp_path, keep_last=1)
+    _save(dead, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.shutil, "rmtree", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            _save(dead, 4)
+    assert sorted(path.name for path in dead.folder.iterdir()) == ["step-2.removed", "step-4"]
+    following = _store(tmp_path, "2-11.0", keep_last=1)
+    found = following.find()
+    assert found.checkpoint is not None
+    assert (found.checkpoint.step, found.set_aside) == (4, ())
+    _save(following, 6)
+    assert [path.name for path in dead.folder.iterdir()] == ["step-4"]
+    assert [path.name for path in following.folder.iterdir()] == ["step-6"]
 
 
 def test_nothing_is_removed_once_a_newer_attempt_may_be_reading(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Lock
@@ -29,8 +30,11 @@ class Handler(BaseHTTPRequestHandler):
         if os.environ.get("ALIGN_TEST_SERVER") == "refuse":
             self._say(400, {"error": {"message": "max_tokens is too large"}})
             return
+        if os.environ.get("ALIGN_TEST_SERVER") == "exit":
+            os._exit(3)
         sampling = Sampling(asked["temperature"], asked["top_p"], asked["top_k"] or None, asked["max_tokens"])
         with self.lock:
+            time.sleep(float(os.environ.get("ALIGN_TEST_SERVER_S", "0")))
             [made] = generate_batch(
                 self.model, [asked["prompt"]], sampling, [asked["seed"]], stop_ids=set(asked["stop_token_ids"]), return_log_probs=True
             )

@@ -1,8 +1,10 @@
 """Candidates by a server of the completions protocol: the same records, and every way in which it can fail has a name."""
 
 import os
+import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from include.domain.spec import RunSpec  # noqa: E402
 from include.runtime.generation import Sampling  # noqa: E402
 from include.training import completion_server as completion_server_module  # noqa: E402
 from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
@@ -44,6 +47,67 @@ def test_a_server_that_refuses_fails_the_run_with_its_words(store: Store, monkey
     assert refused.code == 1
     assert "400" in refused.report.message
     assert "max_tokens is too large" in refused.report.message
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _signalled(store: Store, spec: RunSpec, number: signal.Signals) -> Started:
+    """One attempt that gets the signal as Slurm sends it, to every process, once three answers are written; its server first."""
+    arguments = store.prepare(spec, server_command=COMMAND, server_start_s=100)
+    process = store.start(spec, arguments)
+    try:
+        until = time.monotonic() + 100
+        while not (Path(arguments[-1]) / "metrics.jsonl").exists():
+            assert process.poll() is None, process.stderr.read_text()
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        for child in _children(process.pid):
+            os.kill(child, number)
+        time.sleep(0.3)
+        process.send_signal(number)
+        _, stderr = process.communicate(60)
+    finally:
+        process.kill()
+    return Started(Path(arguments[-1]), process.returncode, stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_all_processes_is_an_interruption_and_the_next_attempt_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    monkeypatch.setenv("ALIGN_TEST_SERVER_S", "0.4")
+    store.artifact("policy", Path(store.places["base"].path))
+    spec = store.spec("generate", INPUTS, {**CONFIG, "backend": "vllm", "portion_prompts": 1}, salt=f"{number.name} to all")
+    first = _signalled(store, spec, number)
+    assert (first.code, first.report.outcome, first.report.stop_reason) == (75, "interrupted", "signal"), first.stderr
+    assert 0 < first.report.last_step < 7
+    monkeypatch.setenv("ALIGN_TEST_SERVER_S", "0")
+    second = store.run(spec, n=2, server_command=COMMAND, server_start_s=100)
+    assert second.code == 0, second.stderr
+    assert second.report.first_step == first.report.last_step
+    alone = store.run(store.spec("generate", INPUTS, {**CONFIG, "portion_prompts": 1}, salt=f"alone beside {number.name}"))
+    assert [c.to_json() for c in _candidates(second)] == [c.to_json() for c in _candidates(alone)]
+
+
+def test_a_server_that_falls_without_a_stop_is_a_failure(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALIGN_TEST_SERVER", "exit")
+    failed = _served(store, "fallen")
+    assert (failed.code, failed.report.outcome, failed.report.stop_reason) == (1, "failed", "error")
+    assert "gives no answer" in failed.report.message
+
+
+def test_a_stop_while_the_server_loads_is_not_waited_out(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with (
+        pytest.raises(ServerError, match="asked to stop before the server answered"),
+        completion_server(
+            [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, "float32", tmp_path / "log", 2, 60, lambda: True
+        ),
+    ):
+        pass
+    assert time.monotonic() - began < 20
 
 
 def test_a_server_that_ends_at_once_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

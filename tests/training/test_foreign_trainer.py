@@ -60,6 +60,10 @@ def test_its_report_and_outputs_are_those_of_any_stage(foreign: Started) -> None
     assert set(report.outputs) == {"policy"}
     assert report.metrics["share_end_token_learned"] == 1.0
     assert report.summary["tokens"] > 0
+    assert report.metrics["train_seconds"] > 0
+    assert report.summary["tokens_per_s"] == report.metrics["tokens_per_s"] == report.summary["tokens"] / report.metrics["train_seconds"]
+    assert 0 < report.summary["checkpoints"]["stall_share"] < 1
+    assert report.summary["peak_memory_bytes"] > 1e8
 
 
 def test_its_losses_and_rates_are_those_of_our_own_program(store: Store, foreign: Started) -> None:

@@ -6,6 +6,7 @@ loop, the loss and the update are TRL's. It needs an environment that holds TRL 
 """
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from include.training.examples.batching import rows_at
 from include.training.examples.scratch import clears_scratch
 from include.training.examples.tokenise import JoinedRows, joined_rows, preflight_all
 from include.training.learning_guards import LearningGuards, LearningLimits
+from include.training.loop import LoopOutcome
 from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
@@ -49,22 +51,36 @@ class Followed(TrainerCallback):
 
     def __init__(self, job: Job, run: "ForeignRun", model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.job, self.run, self.model, self.optimizer = job, run, model, optimizer
+        self.started = time.monotonic()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        self.started = time.monotonic()
 
     def on_log(self, _arguments: Any, state: Any, _control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if not logs or "loss" not in logs:
             return
-        step = self.run.first + int(state.global_step)
+        step, outcome = self.run.first + int(state.global_step), self.run.outcome
+        outcome.train_seconds += time.monotonic() - self.started
+        self.job.train_seconds = outcome.train_seconds
         figures = {name: float(logs[name]) for name in ("loss", "grad_norm", "learning_rate")}
         if not all(abs(value) < float("inf") for value in figures.values()):
             raise GuardTripped("non_finite_loss", f"step {step}: {figures}")
         self.run.guards.check(step, figures)
-        self.job.record(step, figures, self.run.tokens_of(step - 1))
-        self.run.last = figures
+        tokens = self.run.tokens_of(step - 1)
+        outcome.last_step, outcome.last, outcome.tokens = step, figures, outcome.tokens + tokens
+        self.job.record(step, figures, tokens)
         wishes = self.job.wishes(step)
         if step == self.run.total or wishes.save:
-            state_now = {"dataset": self.run.dataset, "guards": self.run.guards.state()}
-            self.job.save(step, Snapshot(capture_state(self.model, self.optimizer), state_now))
+            self._save(step)
         self.job.obey(wishes)
+
+    def _save(self, step: int) -> None:
+        started = time.monotonic()
+        state_now = {"dataset": self.run.dataset, "guards": self.run.guards.state()}
+        snapshot = Snapshot(capture_state(self.model, self.optimizer), state_now)
+        self.job.saver.cost.stall_s += time.monotonic() - started
+        self.job.save(step, snapshot)
+        self.run.outcome.save_seconds += time.monotonic() - started
 
 
 class ForeignRun:
@@ -79,7 +95,7 @@ class ForeignRun:
         self.dataset = rows.identity(job)
         self.guards = LearningGuards(LearningLimits.of(job.config))
         self.first = 0
-        self.last: dict[str, float] = {}
+        self.outcome = LoopOutcome(0, 0)
 
     def go_on(self, checkpoint: Checkpoint, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if checkpoint.state["dataset"] != self.dataset:
@@ -87,6 +103,7 @@ class ForeignRun:
         restore_state(checkpoint, model, optimizer)
         self.guards.load_state(checkpoint.state["guards"])
         self.first = checkpoint.step
+        self.outcome = LoopOutcome(self.first, self.first)
 
     def examples(self, step: int) -> list[int]:
         return rows_at(step, self.batch, len(self.rows), self.seed)
@@ -126,9 +143,9 @@ def train(job: Job) -> None:
         job.restore_random(checkpoint)
     if run.first < run.total:
         _train_on(job, run, settings, model, optimizer, tokenizer)
+    job.peaks.look(job.ranks)
     exported = export_policy(job, model, None, "base")
-    figures = {f"{name}_last": value for name, value in run.last.items()}
-    job.complete({**seen, **figures, **exported, "steps_advanced": float(run.total - run.first)})
+    job.complete({**run.outcome.metrics(), **seen, **exported})
 
 
 def _train_on(job: Job, run: ForeignRun, settings: EngineSettings, model: Any, optimizer: torch.optim.Optimizer, tokenizer: Any) -> None:

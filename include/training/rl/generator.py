@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from include.domain.errors import IntegrityError
+from include.runtime.signals import STOP_SIGNALS
 from include.training.model_io import compute_device, load_causal_lm
 from include.training.rl.draw import draw
 from include.training.rl.exchange import Exchange, GeneratorPlan, Portion
@@ -67,7 +68,8 @@ class Generator:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # the trainer answers it, and then ends this process
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # the trainer answers them, and then ends this process
     exchange = Exchange(Path((argv or sys.argv[1:])[0]))
     plan = exchange.plan()
     torch.set_num_threads(plan.threads)

@@ -21,6 +21,7 @@ import torch
 from include.domain.errors import IntegrityError
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks
+from include.runtime.signals import STOP_SIGNALS, kept_from_children
 from include.training.model_io import parameters_of
 from include.training.rl import generator as ppo_generator
 from include.training.rl.batch import Sampled
@@ -210,7 +211,7 @@ class GeneratorSource:
                 draw=self.own.settings,
             )
         )
-        with (self.job.out / "generator.log").open("ab") as log:
+        with (self.job.out / "generator.log").open("ab") as log, kept_from_children(*STOP_SIGNALS):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", GENERATOR, str(exchange.folder)], stdout=log, stderr=log, env=_environment()
             )
