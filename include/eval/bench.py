@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from include.eval import reward_score
-from include.eval.answers import Asked, answer
+from include.eval.answers import Answer, Asked, answer
 from include.eval.deployment import Deployment, sampling_of
 from include.eval.errors import EvaluationError
 from include.eval.findings import Findings, read_part
 from include.eval.latency import Served, hardware, side_by_side
 from include.eval.likelihood import option_log_probs
-from include.eval.models import load_policy, load_reward_model, load_tokenizer
+from include.eval.models import load_policy, load_reward_model
 from include.eval.plan import Evaluation, Unit
 from include.eval.reward_score import RewardMember
 from include.eval.suites import Entry
+from include.eval.tokens import Tokenizers, token_ids, told_again
 from include.runtime.chat import prompt_ids
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
@@ -34,7 +35,7 @@ class Bench:
         self._taken: list[Findings] = []
         self.rows = job.settings.positive("generation_batch", DEFAULT_ROWS)
         self.roles = {d.digest: role for role, d in sorted(evaluation.deployments.items(), reverse=True)}
-        self.tokenizer = load_tokenizer(job.input(f"model_{evaluation.measured[0]}"))
+        self.tokenizers = Tokenizers(job)
         self._held: tuple[str, Any] | None = None
 
     def run(self, unit: Unit) -> dict[str, float]:
@@ -84,9 +85,9 @@ class Bench:
         sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
         asked = [self._asked(deployment, entry) for entry in self._entries(unit)]
         model = self._policy(deployment)
-        written = answer(model, self.tokenizer, asked, sampling, self.job.seed, self.rows)
+        written = answer(model, self._tokenizer(deployment), asked, sampling, self.job.seed, self.rows)
         seconds, tokens = time.monotonic() - started, sum(len(one.tokens) for one in written)
-        self.findings.answers[unit.deployment][unit.suite] += written
+        self.findings.answers[unit.deployment][unit.suite] += self._in_the_runs_tokens(deployment, written)
         self.findings.generation_seconds += seconds
         self.findings.generated_tokens += tokens
         return {
@@ -99,22 +100,30 @@ class Bench:
         deployment, started = self._deployment(unit), time.monotonic()
         entries = self._entries(unit)
         prompts = [self._prompt_ids(deployment, entry) for entry in entries]
-        options = [[self._ids(option) for option in entry.item.options or ()] for entry in entries]
+        tokenizer = self._tokenizer(deployment)
+        options = [[token_ids(tokenizer, option) for option in entry.item.options or ()] for entry in entries]
         found = option_log_probs(self._policy(deployment), prompts, options, self.rows)
         self.findings.choices[unit.deployment][unit.suite] += found
         return {"items": float(len(found)), "items_per_s": len(found) / (time.monotonic() - started)}
 
     def _prompt_ids(self, deployment: Deployment, entry: Entry) -> list[int]:
-        return prompt_ids(self.tokenizer, deployment.messages(entry.item.prompt.messages), entry.item.prompt.tools)
+        return prompt_ids(self._tokenizer(deployment), deployment.messages(entry.item.prompt.messages), entry.item.prompt.tools)
 
-    def _ids(self, text: str) -> list[int]:
-        return [int(i) for i in self.tokenizer(text, add_special_tokens=False)["input_ids"]]
+    def _tokenizer(self, deployment: Deployment) -> Any:
+        """The deployment's own, with its own chat template."""
+        return self.tokenizers.of_role(self.roles[deployment.digest])
+
+    def _in_the_runs_tokens(self, deployment: Deployment, written: list[Answer]) -> list[Answer]:
+        if deployment.tokenizer == self.evaluation.tokenizer:
+            return written
+        return told_again(written, self.tokenizers.of_run(dict(self.evaluation.deployments)))
 
     def _rewards(self, unit: Unit) -> dict[str, float]:
         """Scores the answers, after the prompt as the suite gives it: a reward model knows no deployment."""
         members: Sequence[RewardMember] = self._hold("reward_model", self._reward_members)
         entries = self._entries(unit)
-        prompts = [prompt_ids(self.tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
+        tokenizer = self.tokenizers.of_run(dict(self.evaluation.deployments))
+        prompts = [prompt_ids(tokenizer, entry.item.prompt.messages, entry.item.prompt.tools) for entry in entries]
         written = self.findings.answers[unit.deployment][unit.suite][unit.start : unit.end]
         found = reward_score.rewarded(members, self.evaluation.combine, prompts, written)
         self.findings.rewards[unit.deployment][unit.suite] += [one.score for one in found]
@@ -138,7 +147,7 @@ class Bench:
     def _served(self, deployment: Deployment) -> Served:
         folder = self.job.input(f"model_{self.roles[deployment.digest]}")
         sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
-        return Served(load_policy(folder, deployment.dtype), self.tokenizer, sampling)
+        return Served(load_policy(folder, deployment.dtype), self._tokenizer(deployment), sampling)
 
     def capture(self) -> bytes:
         return self.findings.to_bytes()

@@ -6,6 +6,7 @@ from typing import Any
 
 from include.domain.canonical import check_digest, digest
 from include.domain.records import Message
+from include.domain.spec import RunSpec
 from include.eval.errors import EvaluationError
 from include.runtime.generation import Sampling
 
@@ -58,6 +59,12 @@ class Deployment:
     def generation_settings(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The deployment's defaults, overridden by what the evaluation asks for: digested as ``generation``."""
         return {**self.generation, **asked}
+
+
+def own_tokens(spec: RunSpec) -> dict[str, tuple[str | None, str | None]]:
+    """Tokenizer and chat template of each model of a run, as its deployment has them: champion and anchor may be of an earlier base."""
+    deployments: Mapping[str, Any] = spec.config.get("deployments") or {}
+    return {f"model_{role}": (body.get("tokenizer"), body.get("chat_template")) for role, body in deployments.items()}
 
 
 def with_system_prompt(system_prompt: str | None, prompt: Sequence[Message]) -> list[Message]:

@@ -6,6 +6,9 @@ Inputs: model_<role> (candidate, base, sft, champion, anchor), suite_<name>, and
 Output: `measurements` (measurements.json), which gates are judged on. The hold-out is read once, here; deployments that
 are the same one under two roles are measured once.
 
+Each deployment answers with its own tokenizer and chat template: champion and anchor may come from another base than the candidate.
+Values are compared item by item; lengths and rewards are counted in the run's tokens, which are the candidate's and the reward model's.
+
 Models may be measured each in a run of its own, a part, which gives its `findings` too. The whole's job takes them and measures
 what is left: latency, for which all models run side by side.
 """
@@ -14,6 +17,7 @@ import json
 from collections.abc import Sequence
 
 from include.eval.bench import Bench
+from include.eval.deployment import own_tokens
 from include.eval.findings import write_part
 from include.eval.loop import run_units
 from include.eval.measurements import means, measurements
@@ -45,7 +49,7 @@ def evaluate(job: Job) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_program("evaluate", evaluate, argv)
+    return run_program("evaluate", evaluate, argv, others=own_tokens)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,8 @@ class Evaluation:
     """How a reward ensemble's members become one score."""
     part: bool = False
     """What is found is for another run, the whole."""
+    tokenizer: str | None = None
+    """Digest of the run's tokenizer, in whose tokens lengths and rewards are counted."""
 
     @classmethod
     def of(cls, job: Job) -> "Evaluation":
@@ -90,6 +92,7 @@ class Evaluation:
             rewarded_items=rewarded,
             combine=job.config.section("reward_hacking", {}).text("combine", ("mean", "minimum"), "mean"),
             part=job.config.flag(PART, False),
+            tokenizer=job.spec.tokenizer,
         )
 
     @property
@@ -144,7 +147,7 @@ class Evaluation:
 
 
 def _deployments(job: Job) -> dict[str, Deployment]:
-    """Every model's deployment, which must be of that model's weights, and of the run's tokenizer and template."""
+    """Every model's deployment, which must be of that model's weights. Its tokenizer and template were held against its folder before."""
     given = job.config.section("deployments").values
     roles = {name.removeprefix("model_") for name in job.inputs if name.startswith("model_")}
     if set(given) != roles:
@@ -153,13 +156,7 @@ def _deployments(job: Job) -> dict[str, Deployment]:
     for role, value in sorted(given.items()):
         where = f"config.deployments.{role}"
         one = Deployment.read(value, where)
-        pairs = (
-            ("weights", one.weights, job.input_digest(f"model_{role}")),
-            ("tokenizer", one.tokenizer, job.spec.tokenizer),
-            ("chat_template", one.chat_template, job.spec.chat_template),
-        )
-        for name, seen, wanted in pairs:
-            if seen != wanted:
-                raise EvaluationError(f"{where}.{name} is {seen}, this run has {wanted}")
+        if one.weights != (weights := job.input_digest(f"model_{role}")):
+            raise EvaluationError(f"{where}.weights is {one.weights}, this run has {weights}")
         found[role] = one
     return found

@@ -2,7 +2,7 @@
 
     python -m include.eval.shadow --spec RUN/spec.json --placement ATTEMPT/placement.json --out ATTEMPT
 
-Inputs: model_candidate, model_champion (model_sft at the first release), prompts. Output: `observations` (observations.json)
+Inputs: model_candidate, model_champion (model_sft at the first release), prompts; each model runs as its own deployment says. Output: `observations` (observations.json)
 with the verdict passed or aborted and its reasons. Fewer requests than asked for, or none that could be compared, is
 aborted: what was not observed has not passed.
 """
@@ -14,19 +14,20 @@ from typing import Any
 from include.domain.canonical import digest
 from include.domain.records import Prompt
 from include.eval.answers import Asked
-from include.eval.deployment import sampling_of, with_system_prompt
+from include.eval.deployment import Deployment, own_tokens, sampling_of
 from include.eval.errors import EvaluationError
 from include.eval.latency import Served, ask, hardware
 from include.eval.loop import run_units
 from include.eval.models import load_policy, load_tokenizer
 from include.eval.observations import Reply, observe
+from include.eval.tokens import told_again
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.transforms.datasets_io import iter_rows
 
 CANDIDATE = "candidate"
 OTHERS = ("champion", "sft")
-CONFIG_KEYS = ("requests", "limits", "generation", "dtype", "system_prompt", "max_new_tokens")
+CONFIG_KEYS = ("requests", "limits", "deployments", "dtype", "max_new_tokens")
 RECORDED_SIDES = ("train", "validation")
 """Never the hold-out: that is read by the evaluation alone."""
 
@@ -54,12 +55,21 @@ class Shadow:
         self.prompts = prompts
         self.roles = roles
         self.replies: list[dict[str, Reply]] = []
-        self.system_prompt = job.config.text("system_prompt", default="") or None
-        sampling = sampling_of(job.config.section("generation").values, "config.generation")
-        dtype, tokenizer = job.config.text("dtype"), load_tokenizer(job.input(f"model_{CANDIDATE}"))
-        self.served = {role: Served(load_policy(job.input(f"model_{role}"), dtype), tokenizer, sampling) for role in roles}
+        self.deployments = {role: Deployment.read(job.config.section("deployments").section(role).values, role) for role in roles}
+        self.counted = load_tokenizer(job.input(f"model_{CANDIDATE}"))
+        self.served = {role: self._served(role) for role in roles}
         for role in roles:
             self._reply(role, 0)  # warms up; not counted
+
+    def _served(self, role: str) -> Served:
+        """The model as it is deployed, with its own tokenizer, template, dtype and generation; both are cut at the run's `max_new_tokens`."""
+        deployment, folder = self.deployments[role], self.job.input(f"model_{role}")
+        if deployment.weights != (weights := self.job.input_digest(f"model_{role}")):
+            raise EvaluationError(f"config.deployments.{role}.weights is {deployment.weights}, this run has {weights}")
+        longest = self.job.config.positive("max_new_tokens")
+        asked = {**deployment.generation, "max_new_tokens": min(longest, int(deployment.generation.get("max_new_tokens", longest)))}
+        tokenizer = load_tokenizer(folder)
+        return Served(load_policy(folder, deployment.dtype), tokenizer, sampling_of(asked, f"config.deployments.{role}.generation"))
 
     def run(self, unit: int) -> dict[str, float]:
         order = self.roles if unit % 2 == 0 else self.roles[::-1]
@@ -69,14 +79,16 @@ class Shadow:
 
     def _reply(self, role: str, unit: int) -> Reply:
         prompt = self.prompts[unit]
-        asked = Asked(prompt.prompt_id, with_system_prompt(self.system_prompt, prompt.messages), prompt.tools)
+        asked = Asked(prompt.prompt_id, self.deployments[role].messages(prompt.messages), prompt.tools)
         try:
             answer, seconds = ask(self.served[role], asked, self.job.seed)
         except Exception as error:  # noqa: BLE001 - whatever a request fails with is what a canary is there to count
             self.job.warn(f"{role} failed on prompt {prompt.prompt_id}: {error}")
             return Reply(prompt.prompt_id, 0.0, 0, "error", f"{type(error).__name__}: {error}")
         problem = "" if answer.text.strip() else "empty answer"
-        return Reply(prompt.prompt_id, seconds, len(answer.tokens), answer.finish_reason, problem)
+        other = self.deployments[role].tokenizer != self.deployments[CANDIDATE].tokenizer
+        counted = told_again([answer], self.counted)[0] if other else answer  # lengths compare in one tokenizer's tokens
+        return Reply(prompt.prompt_id, seconds, len(counted.tokens), answer.finish_reason, problem)
 
     def capture(self) -> bytes:
         return json.dumps([{role: vars(reply) for role, reply in replies.items()} for replies in self.replies], sort_keys=True).encode()
@@ -99,6 +111,7 @@ def shadow(job: Job) -> None:
         "schema": "align/observations/v1",
         "kind": "shadow",
         "models": {role: job.input_digest(f"model_{role}") for role in roles},
+        "deployments": {role: worker.deployments[role].digest for role in roles},
         "prompts": job.input_digest("prompts"),
         "hardware": hardware(),
         **found.to_json(),
@@ -110,7 +123,7 @@ def shadow(job: Job) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    return run_program("shadow", shadow, argv)
+    return run_program("shadow", shadow, argv, others=own_tokens)
 
 
 if __name__ == "__main__":

@@ -73,7 +73,8 @@ def _evaluate(bench: Bench, run: Json, given: Json) -> Plan:
 def _shadow(bench: Bench, run: Json, given: Json) -> Plan:
     wanted = given["wanted"]
     other, role = ModelRef.from_json(wanted["other"]), wanted["other_role"]
-    return programs.shadow(bench, ModelRef.from_json(wanted["candidate"]), other, role, DatasetRef.from_json(wanted["prompts"]))
+    candidate, prompts = ModelRef.from_json(wanted["candidate"]), DatasetRef.from_json(wanted["prompts"])
+    return programs.shadow(bench, candidate, other, role, prompts, wanted.get("other_deployment"))
 
 
 PLANNERS: Mapping[str, Callable[[Bench, Json, Json], Plan]] = {

@@ -70,6 +70,7 @@ def shadow_wanted(wanted: Json, datasets: Json) -> dict[str, Any]:
         "candidate": wanted["models"]["candidate"],
         "other": wanted["models"][role],
         "other_role": role,
+        "other_deployment": (wanted.get("released") or {}).get(role),
         "prompts": datasets["preference_prompts"],
     }
 

@@ -8,7 +8,8 @@ import argparse
 import os
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,18 @@ OTHERS_SPEAK_S = 2.0
 """How long the first rank, failing, waits for another rank's word: the connection breaks before the cause is written."""
 
 
+Tokens = tuple[str | None, str | None]
+"""Digests of a tokenizer and of a chat template."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How inputs are looked at. raw: see `run_program`; others: inputs of another tokenizer and template than the run's, by name."""
+
+    raw: frozenset[str]
+    others: Callable[[RunSpec], Mapping[str, Tokens]]
+
+
 class Refused(Exception):
     """The first rank refused to begin; it has said why in its report."""
 
@@ -45,10 +58,13 @@ def run_program(
     raw: frozenset[str] = frozenset(),
     *,
     many_ranks: bool = False,
+    others: Callable[[RunSpec], Mapping[str, Tokens]] = lambda spec: {},
 ) -> int:
     """Runs a stage program to its report; gives its exit code.
 
     Args:
+        others: by name, the inputs that belong to another tokenizer and chat template than the run's, as the specification says;
+            every input is held against what it belongs to.
         body: does the work and ends with `job.complete`.
         raw: inputs that are single files without a manifest, which the body verifies itself.
         many_ranks: the program can share its work among several processes.
@@ -63,7 +79,7 @@ def run_program(
         report, code = job.report(Outcome.FAILED, StopReason.ERROR, message=message), FAILED_EXIT_CODE
     else:
         job.ranks = join(ranks)
-        report, code = _attempt(job, body, raw)
+        report, code = _attempt(job, body, Rules(raw, others))
     _say(job, report, code)
     return code
 
@@ -79,9 +95,9 @@ def _say(job: Job, report: Report | None, code: int) -> None:
         replace_durable(job.out / f"rank-{job.ranks.rank}.json", json_bytes({**word, "guard": report.summary.get("guard")}))
 
 
-def _attempt(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tuple[Report | None, int]:
+def _attempt(job: Job, body: Callable[[Job], None], rules: Rules) -> tuple[Report | None, int]:
     try:
-        report, code = _try(job, body, raw)
+        report, code = _try(job, body, rules)
         if report is not None and report.stop_reason == StopReason.ERROR and job.ranks.main:
             report = _with_the_first_word(job, report)
         return report, code
@@ -89,9 +105,9 @@ def _attempt(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tupl
         leave(job.ranks)
 
 
-def _try(job: Job, body: Callable[[Job], None], raw: frozenset[str]) -> tuple[Report | None, int]:
+def _try(job: Job, body: Callable[[Job], None], rules: Rules) -> tuple[Report | None, int]:
     try:
-        _begin(job, raw)
+        _begin(job, rules)
         body(job)
         if job.result is None:
             raise ProgressError(f"{job.stage} returned without calling complete()")
@@ -147,13 +163,13 @@ def _with_the_first_word(job: Job, report: Report) -> Report:
     return job.report(Outcome.FAILED, StopReason(first["stop_reason"]), message=message, **extra)
 
 
-def _begin(job: Job, raw: frozenset[str]) -> None:
+def _begin(job: Job, rules: Rules) -> None:
     """Inputs are read through once, by the first rank; the others begin when it found them whole."""
     failure: Exception | None = None
     if job.ranks.main:
         try:
-            job.inputs = verify_inputs(job.spec, job.placement, raw)
-            _check_tokenizers(job)
+            job.inputs = verify_inputs(job.spec, job.placement, rules.raw)
+            _check_tokenizers(job, rules.others(job.spec))
         except Exception as error:  # noqa: BLE001 - raised again below, when the other ranks know of it
             failure = error
     refused = job.ranks.most(float(failure is not None))[0]
@@ -170,11 +186,11 @@ def _begin(job: Job, raw: frozenset[str]) -> None:
     job.progress.write()
 
 
-def _check_tokenizers(job: Job) -> None:
+def _check_tokenizers(job: Job, others: Mapping[str, Tokens]) -> None:
     if job.stage != "base_import":
         for name, folder in job.inputs.items():
             if has_tokenizer(folder):
-                check_tokenizer(name, folder, job.spec.tokenizer, job.spec.chat_template)
+                check_tokenizer(name, folder, *others.get(name, (job.spec.tokenizer, job.spec.chat_template)))
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -271,6 +271,14 @@ class Recipe(Settings):
         return self
 
     @model_validator(mode="after")
+    def _one_deployment(self) -> "Recipe":
+        if self.shadow.dtype != self.evaluation.dtype:
+            raise ValueError(
+                f"shadow.dtype {self.shadow.dtype}, evaluation.dtype {self.evaluation.dtype}: the shadow run serves what is measured and released"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _base_is_allowed(self) -> "Recipe":
         licence = self.base_source.licence
         if licence is not None and licence not in self.data.licences:

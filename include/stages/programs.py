@@ -129,10 +129,11 @@ def evaluate(
 
     `reward` and `further`: the members of the reward ensemble, put together as PPO does.
 
-    `released`: role → deployment as it was released; the others are deployed as this recipe says.
+    `released`: role → deployment as it was released; the others are deployed as this recipe says. Each model answers with its own tokenizer
+    and template; the run's are those of the candidate, which the reward models share.
     """
     recipe = bench.recipe
-    tokenizer, template = _same_tokens(*models.values(), *([reward] if reward else []), *further)
+    tokenizer, template = _same_tokens(models["candidate"], *([reward] if reward else []), *further)
     inputs = {f"model_{role}": _model(ref) for role, ref in models.items()}
     inputs |= {f"suite_{name}": _data(ref) for name, ref in suites.items()}
     if reward is not None:
@@ -153,15 +154,19 @@ def evaluate(
     return bench.plan("evaluate", inputs, recipe.evaluation, extra=extra, tokenizer=tokenizer, chat_template=template)
 
 
-def shadow(bench: Bench, candidate: ModelRef, other: ModelRef, other_role: str, prompts: DatasetRef) -> Plan:
-    """The canary: `other_role` is champion, or sft at the first release."""
-    tokenizer, template = _same_tokens(candidate, other)
+def shadow(
+    bench: Bench,
+    candidate: ModelRef,
+    other: ModelRef,
+    other_role: str,
+    prompts: DatasetRef,
+    released: Mapping[str, Any] | None = None,
+) -> Plan:
+    """The canary: `other_role` is champion, or sft at the first release. `released`: the champion's deployment as it was released."""
     inputs = {"model_candidate": _model(candidate), f"model_{other_role}": _model(other), "prompts": _data(prompts)}
-    extra = {
-        "generation": {"temperature": 0.0, "max_new_tokens": bench.recipe.shadow.max_new_tokens},
-        "system_prompt": bench.recipe.release.system_prompt,
-    }
-    return bench.plan("shadow", inputs, bench.recipe.shadow, extra=extra, tokenizer=tokenizer, chat_template=template)
+    own = {"candidate": deployment(bench.recipe, candidate), other_role: dict(released or deployment(bench.recipe, other))}
+    tokens = {"tokenizer": candidate.tokenizer, "chat_template": candidate.chat_template}
+    return bench.plan("shadow", inputs, bench.recipe.shadow, extra={"deployments": own}, **tokens)
 
 
 def candidates_of(result_outputs: Mapping[str, Any], key: str) -> ArtifactRef:

@@ -49,4 +49,5 @@ def test_an_untouched_copy_of_the_sft_model_is_no_improvement(world: World, chai
     assert "the gates do not let this candidate through" in said
     assert "blocks: asked_form_better against sft: no improvement: not one of 200 items differs" in said
     assert run.questions() == []
+    assert "asked_form_better" in run.xcom("outcome")
     assert (world.aliases(), world.catalog.ledger.head()) == (aliases, head)

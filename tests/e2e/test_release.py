@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from local.process import LocalError
-from tests.e2e.runs import PATIENCE, Run, until
+from tests.e2e.runs import PATIENCE, Run, Runs, until
 from tests.e2e.world import NAME, Chain, World
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(600 * PATIENCE)]
@@ -57,6 +57,7 @@ def test_a_no_moves_no_alias_and_the_ledger_has_who_and_why(world: World, chain:
     assert row.payload["deployment"] == deployment(rejected) != chain.deployment
     assert world.aliases() == {"candidate": deployment(rejected), "canary": None, "champion": chain.deployment}
     assert rejected.states()["release.start_canary"] == "upstream_failed"
+    assert rejected.xcom("outcome") == f"rejected: approver said no ({WHY_NOT})"
 
 
 def test_the_same_again_is_already_rejected(world: World, candidate: Mapping[str, Any], rejected: Run) -> None:
@@ -107,15 +108,31 @@ def test_a_gate_report_changed_after_the_approval_voids_it_and_put_back_it_holds
     assert world.ledger("approved")[-1].payload["account"] == "person"
 
 
-def test_one_step_puts_the_earlier_champion_back(world: World, chain: Chain, rejected: Run) -> None:
+def test_one_step_of_an_approver_puts_the_earlier_champion_back(world: World, chain: Chain, rejected: Run) -> None:
     second = deployment(rejected)
     assert world.catalog.ledger.champion(NAME) == second
-    run = world.admin.start("rollback_release", "back", {"name": NAME, "why": "Users complain of curt answers."})
+    stranger = world.admin.start("rollback_release", "back-by-a-stranger", {"name": NAME, "why": "I feel like it."})
+    stranger.wait("failed")
+    assert "admin may not roll demo-tiny back; approver, demo-approver may" in stranger.log("roll_back")
+    assert world.catalog.ledger.champion(NAME) == second
+    run = Runs(world.stack.api("approver")).start("rollback_release", "back", {"name": NAME, "why": "Users complain of curt answers."})
     run.wait()
     assert run.xcom("roll_back")["champion"] == chain.deployment
+    assert "verifying" in run.log("roll_back")
     assert world.catalog.ledger.champion(NAME) == chain.deployment
     assert world.aliases()["champion"] == chain.deployment
     row = world.ledger("rolled_back")[-1]
-    assert (row.actor, row.payload["why"]) == ("admin", "Users complain of curt answers.")
+    assert (row.actor, row.payload["why"]) == ("approver", "Users complain of curt answers.")
     assert (row.payload["previous"], row.payload["deployment"]) == (second, chain.deployment)
     assert world.catalog.ledger.verify() > 0
+    said = world.align("verify")
+    assert said.returncode == 0, said.stderr
+    assert f"they hold row {run.xcom('roll_back')['head']['seq']}" in said.stdout
+
+
+def test_what_was_rolled_back_does_not_come_back_by_itself(world: World, chain: Chain, candidate: Mapping[str, Any], rejected: Run) -> None:
+    again = world.runs.start("release_policy", "second-after-rollback", {"state": dict(candidate)})
+    again.wait()
+    assert again.xcom("outcome").startswith("already rejected: approver took this very release back")
+    assert again.questions() == []
+    assert world.catalog.ledger.champion(NAME) == chain.deployment

@@ -13,6 +13,7 @@ from include.domain.canonical import digest
 from include.domain.records import Message, Prompt, SuiteItem, prompt_id_of
 from include.domain.spec import RunSpec
 from include.runtime.signals import STOP_SIGNALS
+from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.transforms.datasets_io import SidedRow
 from tests.training.harness import PROJECT, Started, Store, cluster_python, prompts, question, sums
 
@@ -51,7 +52,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     command = [cluster_python(), str(PROJECT / "tests" / "eval" / "make_models.py"), str(models)]
     subprocess.run(command, check=True, env={"PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}, timeout=110)
     found = Store(root)
-    for name in ("candidate", "sft", "base", "reward_model"):
+    for name in ("candidate", "sft", "base", "earlier", "reward_model"):
         found.artifact(name, models / name)
     make_suites(found)
     prompts(found)
@@ -73,14 +74,16 @@ def run_here(store: Store, spec: RunSpec, n: int = 1, **settings: Any) -> Starte
 
 
 def deployment(store: Store, model: str, spec: RunSpec, **changes: Any) -> dict[str, Any]:
+    """A model as it is deployed, with its own tokenizer and template."""
+    folder = Path(store.places[model].path)
     body = {
         "weights": store.places[model].digest,
         "adapter": None,
         "quantisation": "none",
         "engine": "transformers",
         "dtype": "float32",
-        "tokenizer": spec.tokenizer,
-        "chat_template": spec.chat_template,
+        "tokenizer": tokenizer_digest(folder),
+        "chat_template": chat_template_digest(folder),
         "system_prompt": None,
         "generation": GENERATION,
         **changes,

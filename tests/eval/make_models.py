@@ -20,6 +20,21 @@ def finish(folder: Path, kind: str) -> None:
     (folder / MANIFEST).write_text(json.dumps(build_manifest(kind, folder).to_json()))
 
 
+def _earlier(root: Path, texts: list[dict[str, str]]) -> None:
+    """A model of an earlier base: another tokenizer, and another way to write down a conversation."""
+    tokenizer = build_tokenizer(texts, SHAPE.vocab_size - 12)
+    tokenizer.chat_template = tokenizer.chat_template.replace("assistant", "answer")
+    tokenizer.save_pretrained(root / "earlier_tokenizer")
+    torch.manual_seed(9)
+    (root / "earlier").mkdir()
+    model = build_model(SHAPE, tokenizer)
+    for weight in model.model.layers.parameters():
+        if weight.dim() == 2:
+            weight.data *= 20
+    save_model(model, root / "earlier_tokenizer", root / "earlier")
+    finish(root / "earlier", "model")
+
+
 def make(root: Path) -> None:
     texts = [{"text": f"{a} + {b} = {a + b}\nAnswer: {a + b}"} for a in range(10) for b in range(10)]
     tokenizer = build_tokenizer(texts, SHAPE.vocab_size)
@@ -34,6 +49,7 @@ def make(root: Path) -> None:
                 weight.data *= 20  # as they are drawn, tied embeddings make every model repeat its last token
         save_model(model, root / "tokenizer", folder)
         finish(folder, "model")
+    _earlier(root, texts)
     reward = root / "reward_model"
     config = AutoConfig.from_pretrained(root / "sft", num_labels=3)
     config.id2label = {0: PREFERENCE, 1: "clarity", 2: "factuality"}

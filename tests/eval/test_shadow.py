@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from include.domain.canonical import digest
 from include.domain.spec import RunSpec
 from include.eval.errors import EvaluationError
 from include.eval.observations import Observation, Reply, observe
-from tests.eval.conftest import GENERATION, run_here
+from tests.eval.conftest import deployment, run_here
 from tests.training.harness import Store
 
 WIDE = {"error_share": 1.0, "latency_ratio": 100.0, "length_ratio": 100.0}
@@ -17,10 +18,14 @@ LIMITS = {"error_share": 0.1, "latency_ratio": 1.5, "length_ratio": 1.3}
 ROLES = ("candidate", "champion")
 
 
-def run_spec(store: Store, **changes: Any) -> RunSpec:
-    config = {"requests": 6, "limits": WIDE, "generation": GENERATION, "dtype": "float32", "system_prompt": None, "max_new_tokens": 8}
-    spec = store.spec("shadow", {"model_candidate": "candidate", "model_sft": "sft", "prompts": "prompts"}, {**config, **changes})
-    return replace(spec, program="include.eval.shadow")
+def run_spec(store: Store, other: str = "sft", **changes: Any) -> RunSpec:
+    """A shadow run of the candidate beside `other`, whose role is champion unless it is the SFT model."""
+    role = "sft" if other == "sft" else "champion"
+    inputs = {"model_candidate": "candidate", f"model_{role}": other, "prompts": "prompts"}
+    plain = store.spec("shadow", inputs, {"any": 1})
+    deployments = {"candidate": deployment(store, "candidate", plain), role: deployment(store, other, plain)}
+    config = {"requests": 6, "limits": WIDE, "deployments": deployments, "dtype": "float32", "max_new_tokens": 8, **changes}
+    return replace(plain, program="include.eval.shadow", config=config)
 
 
 def test_both_models_answer_the_same_prompts_and_the_observations_say_so(store: Store) -> None:
@@ -30,6 +35,33 @@ def test_both_models_answer_the_same_prompts_and_the_observations_say_so(store: 
     assert (body["kind"], body["requests"], len(body["replies"])) == ("shadow", 6, 6)
     assert all(reply["candidate"]["id"] == reply["sft"]["id"] for reply in body["replies"])
     assert body["verdict"] == started.report.summary["verdict"] == "passed"
+
+
+def test_a_champion_runs_as_it_was_released(store: Store) -> None:
+    """Its own tokenizer, template, system prompt and generation, though the candidate has others."""
+    spec = run_spec(store, "earlier")
+    body = {**spec.config["deployments"]["champion"], "generation": {"temperature": 0.0, "max_new_tokens": 3}}
+    del body["digest"]
+    deployments = {**spec.config["deployments"], "champion": {**body, "digest": digest("deployment", body)}}
+    started = run_here(store, run_spec(store, "earlier", deployments=deployments))
+    assert started.code == 0, started.report.message
+    seen = json.loads((started.output("observations") / "observations.json").read_text())
+    assert seen["deployments"] == {role: one["digest"] for role, one in deployments.items()}
+    cut = [reply["champion"] for reply in seen["replies"] if reply["champion"]["finish_reason"] == "length"]
+    long = [reply["candidate"] for reply in seen["replies"] if reply["candidate"]["finish_reason"] == "length"]
+    assert cut
+    assert {reply["tokens"] for reply in long} <= {8}
+    assert max(reply["tokens"] for reply in cut) < 8
+
+
+def test_a_deployment_of_other_weights_or_of_another_tokenizer_is_refused(store: Store) -> None:
+    own = run_spec(store).config["deployments"]
+    wrong = run_here(store, run_spec(store, deployments={**own, "candidate": own["sft"]}))
+    assert "config.deployments.candidate.weights is" in wrong.report.message
+    foreign = deployment(store, "sft", run_spec(store), tokenizer=own["sft"]["chat_template"])
+    wrong = run_here(store, run_spec(store, deployments={**own, "sft": foreign}))
+    assert "input model_sft" in wrong.report.message
+    assert "its tokenizer is" in wrong.report.message
 
 
 def test_fewer_recorded_prompts_than_asked_for_abort(store: Store) -> None:

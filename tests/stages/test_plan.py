@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from include.domain.canonical import digest
 from include.domain.closure import import_closure
 from include.domain.errors import AlignmentError
 from include.settings.catalogue import cluster, project_root, recipe
@@ -102,6 +103,24 @@ def test_the_transport_of_a_dataset_is_no_identity() -> None:
 def test_models_of_different_tokenizers_do_not_meet(other: ModelRef) -> None:
     with pytest.raises(AlignmentError, match="different tokenizers"):
         programs.ppo(bench(), SFT, other, PROMPTS)
+
+
+def test_a_champion_of_another_base_is_measured_and_shadowed_with_its_own_tokens() -> None:
+    earlier = ModelRef("model", D[5], D[18], D[19])
+    released = {**{k: v for k, v in programs.deployment(recipe("tiny"), earlier).items() if k != "digest"}, "system_prompt": "Be brief."}
+    released["digest"] = digest("deployment", released)
+    plan = programs.evaluate(bench(), {"candidate": SFT, "champion": earlier}, {}, {}, None, {"champion": released})
+    assert (plan.spec.tokenizer, plan.spec.chat_template) == (SFT.tokenizer, SFT.chat_template)
+    assert plan.spec.config["deployments"]["champion"] == released
+    shadow = programs.shadow(bench(), SFT, earlier, "champion", PROMPTS, released)
+    assert shadow.spec.config["deployments"] == {"candidate": programs.deployment(recipe("tiny"), SFT), "champion": released}
+    assert shadow.spec.tokenizer == SFT.tokenizer
+
+
+def test_a_reward_model_of_another_tokenizer_scores_no_candidate() -> None:
+    other = ModelRef("reward_model", D[5], D[18], D[3])
+    with pytest.raises(AlignmentError, match="different tokenizers"):
+        programs.evaluate(bench(), {"candidate": SFT}, {}, {}, other)
 
 
 def test_the_deployment_is_more_than_its_weights() -> None:
