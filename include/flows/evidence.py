@@ -36,7 +36,7 @@ def together(datasets: Json, learnt: Json) -> dict[str, Json]:
 
 def dataset_facts(datasets: Json) -> list[dict[str, Any]]:
     """Name, hash, licences, and shares of imported and of synthetic rows of every dataset behind a release, each content once."""
-    from include.stores.catalog.lineage import shares
+    from include.stores.catalog.facts import shares
 
     facts = {}
     for ref in datasets.values():
