@@ -9,6 +9,7 @@ A removal is a rename (from then on no job sees it), a row of the ledger, then t
 """
 
 import posixpath
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ ASIDE, REMOVED = ".tmp", ".removed"
 """A save that was cut off, and a removal that was: as `include.runtime.checkpoint` names them."""
 LEDGER_KIND = "removed_from_store"
 RUNS = "runs"
+TOLD_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,15 @@ class Pruner:
             raise StoreError(f"{store.uri} is an object store: runs and their checkpoints lie in a file system")
         self.catalog, self.store, self.rules = catalog, store, rules
         self.before = now - rules.older_than
+        self.looked_at = ""
         # runs/<key>/attempts/<name>/checkpoints/step-N: the folder in which an artifact is registered.
         self._protected = frozenset("/".join(path.split("/")[:6]) for path in catalog.key_states.registered_in_checkpoints())
 
     def findings(self) -> Iterator[Finding]:
         """One for each run that has checkpoints, and for each cache, as they are looked at."""
-        for name in sorted(self._folders(RUNS)):
+        names = sorted(self._folders(RUNS))
+        for number, name in enumerate(names, 1):
+            self.looked_at = f"{number} of {len(names)} runs looked at"
             entries = list(self._entries(name))
             if entries:
                 yield self._of_key(f"sha256:{name}", entries)
@@ -238,9 +243,12 @@ class Pruner:
 
 def prune(catalog: Catalog, store: ArtifactStore, rules: Rules, actor: str, *, apply: bool, say: Callable[[str], None]) -> int:
     """One pass, told line by line as it goes; gives the bytes that went or, without `apply`, would go."""
-    total, stay = 0, Counter[str]()
+    total, stay, told_at = 0, Counter[str](), time.monotonic()
     pruner = Pruner(catalog, store, rules, catalog.database.clock())
     for finding in pruner.findings():
+        if time.monotonic() - told_at >= TOLD_EVERY_S:
+            told_at = time.monotonic()
+            say(pruner.looked_at)
         if not finding.doomed:
             stay[finding.reason] += 1
             continue

@@ -123,6 +123,14 @@ def test_without_apply_it_only_says_what_would_go_and_how_much(plane: Plane) -> 
     assert plane.catalog.ledger.entries(kind="removed_from_store") == []
 
 
+def test_a_long_pass_says_how_far_it_is(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in (1, 2, 3):
+        _committed(plane, seed)
+    assert not any("looked at" in line for line in plane.apply())
+    monkeypatch.setattr(pruning, "TOLD_EVERY_S", 0.0)
+    assert [line for line in plane.apply() if "looked at" in line] == [f"{n} of 3 runs looked at" for n in (1, 2, 3)]
+
+
 def test_of_a_run_that_may_go_on_the_newest_whole_ones_and_the_protected_stay(plane: Plane) -> None:
     key = plane.planned(1).key
     for attempt, name, more in (
