@@ -13,11 +13,12 @@ import json
 import os
 import statistics
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.training.turns import OURS, SIDES, Measured, compare, environment
+from benchmarks.training.turns import OURS, SIDES, Measured, compare, environment, random_base
 from benchmarks.training.workload import PROGRAMS, PROJECT, Workload, seconds_of
 
 LENGTH, BATCH, RANKS = "length", "batch", "ranks"
@@ -153,7 +154,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = generation_growth(asked.threads, asked.rounds, axes)
     elif axes:
         sizes = {"batch": 32, "length": 40} if asked.program == PPO else {}
-        found = growth(Workload(asked.program, steps=asked.steps, threads=asked.threads, **sizes), asked.rounds, axes, sides)
+        start = Workload(asked.program, steps=asked.steps, threads=asked.threads, **sizes)
+        with tempfile.TemporaryDirectory() as folder:
+            if asked.program == PPO:  # Its policy is trained until it ends its answers: once for all rows.
+                start = replace(start, base=str(random_base(Path(folder), start)))
+            found = growth(start, asked.rounds, axes, sides)
     if found and asked.plot is not None:
         from benchmarks.training.plots import growth_plot
 

@@ -134,21 +134,6 @@ def test_values_of_several_axes_are_refused(capsys: pytest.CaptureFixture[str]) 
     assert "--values belongs to one axis" in capsys.readouterr().err
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
-@pytest.mark.parametrize(
-    ("program", "arguments", "row"),
-    [
-        ("ppo", ["--axes", "batch", "--values", "4", "--steps", "6"], "| answers an iteration | 4 |"),
-        ("generation", ["--axes", "ranks", "--values", "2"], "| processes, a thread each | 2 |"),
-    ],
-)
-def test_growth_runs_for_answers_too(program: str, arguments: list[str], row: str, capsys: pytest.CaptureFixture[str]) -> None:
-    scaling([program, *arguments, "--ours-alone"])
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(row)]
-    assert float(line.split("|")[4 if program == "ppo" else 3]) > 0
-
-
 @pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
 def test_without_a_cuda_device_it_says_how_to_try_it() -> None:
     done = subprocess.run(
