@@ -135,14 +135,17 @@ def check_job_name(name: str) -> str:
     return name
 
 
-def check_below(field: str, path: str, root: str | None) -> None:
+def check_below(field: str, path: str, root: str | None, *, pattern: bool = False) -> None:
     """Refuse a path that climbs up, or lies outside a folder, if there is one.
 
+    :param pattern: the path is one of Slurm's patterns; what it stands for has to lie there, as the root is a folder and none.
     :raises InvalidSpec: naming the field.
     """
     if ".." in PurePosixPath(path).parts:
         raise InvalidSpec(field, f"{path!r} climbs up with '..'")
-    if root and not PurePosixPath(path).is_relative_to(root):
+    # In the place of a number comes a character that no root holds.
+    written = re.sub(r"%([jAa%])", lambda m: "%" if m.group(1) == "%" else "\x00", path) if pattern else path
+    if root and not PurePosixPath(written).is_relative_to(root):
         raise InvalidSpec(field, f"{path!r} does not lie below {root!r}")
 
 
@@ -195,7 +198,7 @@ def _check_paths(spec: JobSpec) -> None:
             continue
         if not value.startswith("/") or _CONTROL.search(value) or "\\" in value:
             raise InvalidSpec(name, f"{value!r} is not an absolute path free of control characters and backslashes")
-        check_below(name, value, spec.root)
+        check_below(name, value, spec.root, pattern=name == "output")
     if spec.root and spec.output is None and spec.chdir is None:
         raise InvalidSpec(
             "output", f"give it, or chdir, below {spec.root!r}: without either, Slurm writes slurm-%j.out into the login's home"
