@@ -241,7 +241,9 @@ class RewardModelSettings(OptimiserSettings, DimensionSettings):
 
 class DpoSettings(OptimiserSettings):
     beta: float = identity(0.1, gt=0)
-    loss: Literal["sigmoid", "ipo", "robust", "hinge", "apo_zero", "sigmoid_norm"] = identity("sigmoid")
+    loss: Literal[
+        "sigmoid", "ipo", "robust", "hinge", "apo_zero", "apo_down", "sigmoid_norm", "exo_pair", "nca_pair", "sppo_hard", "simpo", "orpo"
+    ] = identity("sigmoid")
     label_smoothing: float = identity(0.0, ge=0, lt=0.5)
     max_identical_share: float = identity(0.2, ge=0, le=1)
     eval_pairs: int = added_identity(64, ge=1)
@@ -250,6 +252,8 @@ class DpoSettings(OptimiserSettings):
     """So many validation prompts are answered before and after; 0: none."""
     eval_max_new_tokens: int = added_identity(32, ge=1)
     nll_weight: float = added_identity(0.0, ge=0)
+    simpo_gamma: float = added_identity(0.0, ge=0)
+    """The margin that the loss `simpo` asks for."""
     guards: LearningGuardSettings = added_identity(LearningGuardSettings())
     lora: LoraSettings | None = added_identity(None)
 

@@ -36,7 +36,7 @@ from include.training.scoring import AnswerScorer
 
 CONFIG_KEYS = (
     *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),
-    *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop", "nll_weight", "guards", "lora"),
+    *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop", "nll_weight", "simpo_gamma", "guards", "lora"),
     *ENGINE_KEYS,
 )
 OWN_SHARE_WARNING = 0.5
@@ -66,6 +66,7 @@ class DpoTrainer:
             job.config.text("loss", DPO_LOSSES, "sigmoid"),
             job.config.number("label_smoothing", 0.0),
             job.config.number("nll_weight", 0.0),
+            job.config.number("simpo_gamma", 0.0),
         )
         self.global_batch = job.config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)

@@ -29,10 +29,29 @@ def adapted(store: Store) -> Started:
     return done
 
 
-@pytest.mark.parametrize(("loss", "first"), [("robust", 0.6931472), ("hinge", 1.0), ("apo_zero", 1.0), ("sigmoid_norm", 0.6931472)])
+FIRST = {
+    "robust": 0.6931472,
+    "hinge": 1.0,
+    "apo_zero": 1.0,
+    "apo_down": 1.0,
+    "sigmoid_norm": 0.6931472,
+    "exo_pair": 0.5108256,
+    "nca_pair": 1.3862944,
+    "sppo_hard": 50.0,
+}
+
+
+@pytest.mark.parametrize(("loss", "first"), FIRST.items())
 def test_each_loss_starts_at_its_hand_worked_value_and_falls(store: Store, loss: str, first: float) -> None:
-    done = run_here(store, dpo_spec(store, loss=loss, steps=3, label_smoothing=0.1 if loss == "robust" else 0.0))
+    done = run_here(store, dpo_spec(store, loss=loss, steps=3, label_smoothing=0.1 if loss in ("robust", "exo_pair") else 0.0))
     assert done.lines[0]["loss"] == pytest.approx(first, abs=1e-5)
+    assert done.lines[2]["loss"] < done.lines[0]["loss"]
+
+
+@pytest.mark.parametrize(("loss", "more"), [("simpo", {"simpo_gamma": 0.5}), ("orpo", {"nll_weight": 1.0})])
+def test_losses_without_a_reference_start_where_the_policy_is_and_fall(store: Store, loss: str, more: dict[str, float]) -> None:
+    done = run_here(store, dpo_spec(store, loss=loss, steps=3, **more))
+    assert done.lines[0]["margin"] == pytest.approx(0.0, abs=1e-6), "the figures are still told beside the reference"
     assert done.lines[2]["loss"] < done.lines[0]["loss"]
 
 

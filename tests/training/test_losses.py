@@ -98,6 +98,43 @@ def test_apo_zero_raises_the_chosen_and_lowers_the_rejected() -> None:
     assert DpoObjective(0.2, "apo_zero")(_one()).item() == pytest.approx(1 - _sigmoid(0.2) + _sigmoid(-0.1), abs=1e-12)
 
 
+def test_apo_down_lowers_both_and_the_rejected_more() -> None:
+    assert DpoObjective(0.2, "apo_down")(_one()).item() == pytest.approx(_sigmoid(0.2) + 1 - _sigmoid(0.3), abs=1e-12)
+
+
+def test_exo_is_the_divergence_from_what_the_labels_say() -> None:
+    right, wrong = _sigmoid(0.3), _sigmoid(-0.3)
+    expected = right * math.log(right / 0.9) + wrong * math.log(wrong / 0.1)
+    assert DpoObjective(0.2, "exo_pair", 0.1)(_one()).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_nca_looks_at_each_side_by_itself() -> None:
+    expected = -math.log(_sigmoid(0.2)) - 0.5 * math.log(_sigmoid(-0.2)) - 0.5 * math.log(_sigmoid(0.1))
+    assert DpoObjective(0.2, "nca_pair")(_one()).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_sppo_wants_each_ratio_at_half_over_beta() -> None:
+    assert DpoObjective(0.2, "sppo_hard")(_one()).item() == pytest.approx((1.0 - 2.5) ** 2 + (-0.5 + 2.5) ** 2, abs=1e-12)
+
+
+def test_simpo_takes_the_policys_means_and_a_margin_and_no_reference() -> None:
+    objective = DpoObjective(2.0, "simpo", simpo_gamma=0.5)
+    pairs = _pairs([-0.5], [-0.9], [-7.0], [-8.0])
+    loss = objective(pairs)
+    loss.sum().backward()
+    assert loss.item() == pytest.approx(-math.log(_sigmoid(2.0 * 0.4 - 0.5)), abs=1e-12)
+    assert (pairs.reference_chosen.grad, pairs.reference_rejected.grad) == (None, None)
+    assert objective.averages_tokens
+
+
+def test_orpo_is_the_log_odds_ratio_and_no_reference() -> None:
+    objective = DpoObjective(0.1, "orpo", nll_weight=1.0)
+    odds = [math.exp(p) / (1 - math.exp(p)) for p in (-0.5, -0.9)]
+    pairs = _pairs([-0.5], [-0.9], [-7.0], [-8.0])
+    assert objective(pairs).item() == pytest.approx(-0.1 * math.log(_sigmoid(math.log(odds[0] / odds[1]))), abs=1e-12)
+    assert objective.averages_tokens
+
+
 def test_the_length_normalised_loss_is_sigmoids_over_means() -> None:
     assert DpoObjective(0.2, "sigmoid_norm")(_one()).item() == pytest.approx(math.log(1 + math.exp(-0.3)), abs=1e-12)
     assert DpoObjective(0.2, "sigmoid_norm").averages_tokens
@@ -124,6 +161,9 @@ def test_implicit_rewards_are_beta_times_the_log_ratios() -> None:
         ({"beta": 0.1, "nll_weight": -1.0}, "nll_weight"),
         ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing"),
         ({"beta": 0.1, "loss": "ipo", "label_smoothing": 0.1}, "ipo has none"),
+        ({"beta": 0.1, "loss": "exo_pair"}, "above 0"),
+        ({"beta": 0.1, "loss": "orpo"}, "half of its objective"),
+        ({"beta": 0.1, "simpo_gamma": 0.5}, "belongs to the loss simpo"),
     ],
 )
 def test_a_senseless_objective_is_refused(settings: dict[str, object], said: str) -> None:

@@ -18,6 +18,10 @@ DPO_SETTINGS = {
     "robust": {"loss": "robust", "label_smoothing": 0.1},
     "hinge": {"loss": "hinge"},
     "apo_zero": {"loss": "apo_zero"},
+    "apo_down": {"loss": "apo_down"},
+    "exo_pair": {"loss": "exo_pair", "label_smoothing": 0.1},
+    "nca_pair": {"loss": "nca_pair"},
+    "sppo_hard": {"loss": "sppo_hard"},
     "sigmoid_norm": {"loss": "sigmoid_norm"},
     "rpo": {"nll_weight": 0.5},
 }
