@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.gates.metrics import METRICS
+from include.gates.metrics import metric_of
 from include.gates.policy import GatePolicy, GateSet
 
 
@@ -42,10 +42,10 @@ def _misfits(gate: GatePolicy, measured: Measured) -> Iterator[str]:
         return
     asked = measured.suites[suite]
     for metric in filter(None, (gate.metric, gate.guarded_by)):
-        if METRICS[metric].scorer not in asked["scorers"]:
-            yield f"gate {gate.name} reads {metric}, and suite {suite} has no scorer {METRICS[metric].scorer}"
+        if metric_of(metric).scorer not in asked["scorers"]:
+            yield f"gate {gate.name} reads {metric}, and suite {suite} has no scorer {metric_of(metric).scorer}"
     limits: list[tuple[str, int | None]] = [(f"suite {suite}", measured.most(suite))]
-    if gate.metric == "reward_score":
+    if metric_of(gate.metric).scorer == "reward_score":
         limits.append(("evaluation.reward_hacking_items", measured.rewarded))
     yield from _too_few(gate.name, gate.min_n, limits)
     for rule in gate.slices:

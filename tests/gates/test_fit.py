@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,13 @@ def test_too_few_rewarded_items_for_the_reward_hacking_gate() -> None:
     assert misfits(*of("assistant-7b", rewarded=64)) == [
         "gate reward_up_exact_down needs 400 items (min_n), and evaluation.reward_hacking_items gives 64"
     ]
+
+
+def test_a_gate_on_a_dimension_reads_what_the_reward_model_scored() -> None:
+    gates, measured = of("tiny", rewarded=40)
+    scored = replace(gates.gates[0], name="clear", metric="dimension_score.clarity", min_n=50)
+    found = misfits(replace(gates, gates=(*gates.gates, scored)), measured)
+    assert "gate clear needs 50 items (min_n), and evaluation.reward_hacking_items gives 40" in found
 
 
 def test_too_few_requests_for_latency() -> None:
