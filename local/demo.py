@@ -52,7 +52,8 @@ def run(stack: Stack, wish: Wish) -> int:
     state = watch.follow()
     if state != "success":
         watch.explain()
-        print(f"\nThe run {run_id} ended as {state} after {run_view.duration(time.monotonic() - begin)}.")
+        outcome = watch.xcom("outcome") or "no outcome is named"
+        print(f"\nThe run {run_id} ended as {state} after {run_view.duration(time.monotonic() - begin)}: {outcome}.")
         return 1
     _report(stack, watch, wish, time.monotonic() - begin)
     return 0

@@ -144,10 +144,10 @@ def question(body: Json, gates: Json, champion: str | None, no_champion: str) ->
     return "\n".join(lines)
 
 
-def fallback_words(fallback: Json | None) -> str:
-    """A fallback in a sentence's words."""
-    if fallback is None:
-        return "none is recorded"
+def fallback_words(fallback: Json | str | None) -> str:
+    """A fallback in a sentence's words; one that an earlier version recorded as text is that text."""
+    if fallback is None or isinstance(fallback, str):
+        return fallback or "none is recorded"
     if fallback["to"] == "own":
         return f"{fallback['policy']} (owner: {fallback['owner']})"
     return f"the {fallback['to']}'s deployment `{fallback['deployment'] or 'none yet'}`"

@@ -10,7 +10,7 @@ from include.flows import services
 from include.flows.errors import Rejected
 from include.flows.ledger_heads import check_whole_ledger
 from include.flows.rollback_tasks import may_roll_back, rollback
-from include.stores.errors import LedgerBroken, NoRollbackTarget
+from include.stores.errors import LedgerBroken, NoRollbackTarget, RegistryError
 from tests.flows.conftest import Plane
 from tests.flows.releasing import Candidate
 from tests.stores.test_ledger import tamper
@@ -97,3 +97,19 @@ def test_where_the_store_lost_its_heads_the_versions_still_carry_theirs(plane: P
     tamper(services.catalog(), "DELETE FROM ledger WHERE seq = :seq", seq=services.catalog().ledger.head()["seq"])
     with pytest.raises(LedgerBroken, match="cut off"):
         check_whole_ledger()
+
+
+def test_while_mlflow_is_away_the_heads_in_the_store_are_held_against_the_ledger(
+    plane: Plane, two: tuple[Candidate, Candidate], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def away(name: str) -> None:
+        raise RegistryError("MLflow does not answer")
+
+    monkeypatch.setattr(plane.registry, "heads", away)
+    assert check_whole_ledger()["exported"] == services.catalog().ledger.head()["seq"]
+    assert "The heads on demo-tiny's versions were not looked at: MLflow does not answer" in capsys.readouterr().out
+
+
+def test_where_nothing_was_ever_released_nobody_is_asked(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "registry", lambda: pytest.fail("there is no name to ask about"))
+    assert check_whole_ledger() == {"rows": 0, "exported": 0}
