@@ -152,12 +152,12 @@ def owner_of(context: Context) -> Owner:
     return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": map_index}
 
 
-def deadline_of(context: Context, execution_timeout: timedelta | None) -> float | None:
-    """When this try's ``execution_timeout`` is over; counted from its first start, as a task that resumes keeps that."""
+def deadline_of(context: Context, execution_timeout: timedelta | None, later_s: float = 0.0) -> float | None:
+    """When this try's ``execution_timeout`` is over, and ``later_s`` besides; counted from its first start, as a task that resumes keeps that."""
     if execution_timeout is None:
         return None
     start = getattr(context["ti"], "start_date", None)
-    return (start.timestamp() if start is not None else time.time()) + execution_timeout.total_seconds()
+    return (start.timestamp() if start is not None else time.time()) + execution_timeout.total_seconds() + later_s
 
 
 def is_other_work(previous: Mapping[str, Any], request: JobRequest | Done) -> bool:

@@ -8,24 +8,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferred
 from airflow.sdk.execution_time.timeout import timeout
 
-from airflow_slurm.errors import JobFailed, Resubmit, UnreadableAnswer
+from airflow_slurm.array_operator import SlurmArrayOperator
+from airflow_slurm.errors import JobFailed, JobFailedForGood, Resubmit, UnreadableAnswer
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.arrays import compact
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work import killed, steps
 
 from .conftest import OTHER
 from .crowd import Crowd
+from .login_node import LoginNode
 from .tasks import Make, Task
 
 NAME = job_name_for("work", 1)
@@ -186,6 +190,16 @@ def test_the_execution_timeout_of_a_task_that_does_not_defer_ends_its_job_in_ord
     assert (end.outcome, end.cause, crowd.jobs) == ("cancelled", "given_up", {})
 
 
+def test_the_alarm_of_a_worker_that_waits_never_comes_in_the_middle_of_an_end(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    """The task was started a while before Airflow set its alarm."""
+    crowd.saves = False
+    task = make(deferrable=False, execution_timeout=timedelta(seconds=2), stop_grace_s=2.0)
+    task.ti.start_date = datetime.now(UTC) - timedelta(seconds=1.5)
+    with pytest.raises(JobFailed, match="execution_timeout is over"):
+        timed_out(task, 2.0)
+    assert store.get("work") is None
+
+
 def test_a_job_that_ended_before_its_time_was_over_is_taken_and_not_cancelled(make: Make, crowd: Crowd, store: FileReceipts) -> None:
     """The alarm comes between two looks; accounting is late with the end besides."""
     crowd.late = 2
@@ -219,6 +233,39 @@ def test_one_that_hangs_in_its_end_is_given_up_after_all(make: Make, crowd: Crow
     with pytest.raises(JobFailed, match="execution_timeout is over"):
         task.resume(deferred, {"status": "timed_out", "view": hangs})
     assert crowd.jobs == {}
+
+
+def test_of_an_array_that_stands_still_only_what_waits_is_cancelled_and_the_rest_is_taken(
+    make: Make, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = f"7|7_[1-2]|PENDING|0|0|50|N/A|N/A|1||PartitionDown|{NAME}\n"
+    node = LoginNode(squeue=[Answer(stuck, "", 0)])
+    monkeypatch.setattr(SlurmHook, "get_client", lambda self: node)
+    task = make(SlurmArrayOperator, shards=3, max_wait_s=60.0, shard_retries=0)
+    waits = JobView("7", phase=Phase.WAITING, state="PENDING", reason="PartitionDown")
+    done = JobView("7_0", phase=Phase.SUCCEEDED, state="COMPLETED")
+    event = {"status": "waited_too_long", "view": waits.to_json(), "tasks": {"0": compact(done), "1": compact(waits), "2": compact(waits)}}
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(task.execute(), event)
+    assert [argv for argv in node.asked if argv[0] == "scancel"] == [["scancel", "--state=PENDING", "7"]]
+    gone = JobView("7_1", phase=Phase.FAILED, state="CANCELLED", cause="cancelled")
+    tasks = {"0": compact(done), "1": compact(gone), "2": compact(gone)}
+    with pytest.raises(JobFailedForGood, match="2 of 3 shards"):
+        task.resume(again.value, {"status": "ended", "view": gone.to_json(), "tasks": tasks})
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert end.shards["0"]["outcome"] == "succeeded"
+
+
+def test_an_array_of_which_nothing_has_started_is_given_up_whole_with_the_reason(make: Make, crowd: Crowd, store: FileReceipts) -> None:
+    crowd.jobs["7"] = (NAME, "PENDING")
+    crowd.reason = "PartitionDown"
+    task = make(SlurmArrayOperator, shards=3, max_wait_s=60.0)
+    waits = JobView("7", phase=Phase.WAITING, state="PENDING", reason="PartitionDown")
+    event = {"status": "waited_too_long", "view": waits.to_json(), "tasks": {str(i): compact(waits) for i in range(3)}}
+    with pytest.raises(JobFailedForGood, match=r"max_wait_s.*PartitionDown: the partition is down; clears by a person"):
+        task.resume(task.execute(), event)
+    assert (crowd.jobs, store.get("work")) == ({}, None)
 
 
 def test_an_answer_that_cannot_be_read_uses_up_no_retry(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

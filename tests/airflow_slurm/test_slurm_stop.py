@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from airflow_slurm import triggers
 from airflow_slurm.errors import ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
@@ -18,6 +20,7 @@ from airflow_slurm.receipts import JobEnd, Owner
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.work.reconciler import reconcile
 from airflow_slurm.work.stop import give_up
 from airflow_slurm.work.submit import Submitted, Work, submit
@@ -107,6 +110,40 @@ async def test_without_a_controller_nothing_counts_as_ended(
     await asyncio.sleep(1)
     assert await give_up(client, store, key, OWNER, "", HASTY, by="again") is not None
     assert store.get(key) is None
+
+
+async def test_many_that_are_failed_at_once_end_over_one_connection(
+    connection: str, client: SlurmClient, store: FileReceipts, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some run, some still wait for a place."""
+    made: list[SlurmClient] = []
+    opened = SlurmHook.get_client
+
+    @asynccontextmanager
+    async def counted(self: SlurmHook) -> AsyncIterator[SlurmClient]:
+        async with opened(self) as one:
+            made.append(one)
+            yield one
+
+    keys = [f"{key}/{i}" for i in range(12)]
+    done = [
+        await started(client, store, each, OWNER | {"task_id": each}, "trap 'exit 75' USR1; while :; do sleep 0.1; done") for each in keys
+    ]
+    await asyncio.sleep(2.0)
+    monkeypatch.setattr(triggers, "task_state", lambda owner: "failed")
+    monkeypatch.setattr(SlurmHook, "get_client", counted)
+    path, config = "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)}
+    for each, job in zip(keys, done, strict=True):
+        wait = Wait(each, 1, job.receipt.job_id, job.receipt.job_name, job.since, OWNER | {"task_id": each}, path, config, stop=vars(HASTY))
+        await SlurmJobTrigger(connection, as_json(wait)).on_kill()
+    while triggers._DETACHED:
+        await asyncio.gather(*triggers._DETACHED)
+    assert len(made) == 1
+    ends = [store.end_of(each, 1) for each in keys]
+    assert [end.outcome for end in ends if end is not None] == ["cancelled"] * 12
+    assert {end.view.state for end in ends if end is not None and end.view is not None} <= {"FAILED", "CANCELLED"}
+    mine = {job.receipt.job_id for job in done}
+    assert all(row.state.info.phase.ended for row in await client.queue() if row.job_id in mine)
 
 
 def test_the_reconciler_ends_what_nobody_owns_and_leaves_the_rest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -106,8 +107,9 @@ def never_starts(view: JobView, now: float) -> bool:
 
 def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None:
     """The same for an array: it has ended when all its tasks have, and its time is over while any of them could still be given up, whatever
-    is unknown of others. It is unknown when nothing else is left to wait for. It has waited too long while none of its tasks has started,
-    and never starts when that is true of all that are left."""
+    is unknown of others. It is unknown when nothing else is left to wait for. It has waited too long when nothing of it runs, and none of its
+    tasks has started, or ended, for so long; it never starts when that is true of all that are left."""
+    views = list(views)
     found = {due(view, wait, now) for view in views}
     still_open = found - {"ended"}
     if not still_open:
@@ -120,8 +122,9 @@ def due_of_tasks(views: Iterable[JobView], wait: Wait, now: float) -> str | None
         return None
     if len(left) == 1 and left != {"waited_too_long"}:
         return left.pop()
-    # All that are left wait for their start; if others have started, some of them may still.
-    return None if "ended" in found else "waited_too_long"
+    # All that are left wait for their start: since the submission, or since the last of the others ended.
+    since = max((view.end_time for view in views if view.ended and view.end_time is not None), default=wait.since)
+    return "waited_too_long" if now - since >= (wait.max_wait_s or math.inf) else None
 
 
 def as_json(wait: Wait) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.requests import Done, JobRequest, is_other_work, who
 from airflow_slurm.slurm.reasons import in_words
+from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.looking import look
 from airflow_slurm.work.stop import StopPolicy, give_up
@@ -78,6 +79,22 @@ def look_again(state: Mapping[str, Any]) -> JobView:
     """
     receipt = Receipt(state["job_id"], state["job_name"], state["conn_id"], state["cluster"])
     return SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
+
+
+def goes_on(state: Mapping[str, Any], view: JobView, why: str) -> str:
+    """What is said of a job that should be given up (``why``: the event of its trigger) and is waited for all the same; else nothing.
+
+    It has started or ended by now. Or it is an array whose time to wait for a start is over and some of whose tasks have ended: only those that
+    wait are cancelled, so that what the others did is taken.
+    """
+    seen = look_again(state)
+    ends = seen.ended or (seen.phase is Phase.ENDING and view.phase is not Phase.ENDING)
+    if ends if why == "timed_out" else seen.phase is not Phase.WAITING:
+        return seen.describe()
+    if why != "waited_too_long" or not any(Phase(task["phase"]).ended for task in state["tasks"].values()):
+        return ""
+    SlurmHook(state["conn_id"]).run(lambda client: client.cancel(state["job_id"], cluster=state["cluster"], waiting_only=True))
+    return f"{view.explained()}: no other task has started within max_wait_s, and those that wait are cancelled"
 
 
 def given_up(view: JobView, why: str) -> JobFailed:

@@ -38,7 +38,7 @@ from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.accepted import accepted_before, round_of
-from airflow_slurm.work.earlier import given_up, leave_earlier, let_go, look_again, settle_hold
+from airflow_slurm.work.earlier import given_up, goes_on, leave_earlier, let_go, settle_hold
 from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
 from airflow_slurm.work.stop import NotEnded
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 #: Under this name the task's state store keeps which work this task asked for last, over tries and clears.
 STATE_KEY = "slurm_submission"
-#: So long a job that ended waits for somebody to look at what it made.
-ACCEPT_WITHIN_S = 3600.0
+#: So long a job that ended waits for somebody to look at what it made; and so long after Airflow's own alarm a wait in the worker ends.
+ACCEPT_WITHIN_S, ALARM_FIRST_S = 3600.0, 60.0
 _LATER = (SubmitBusy, SubmissionUncertain, Unreachable, UnreadableAnswer, NotEnded)
 
 
@@ -202,7 +202,9 @@ class JobSteps(BaseOperator):
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
         keep_links(context, self.slurm_conn_id, request.key, done)
         state = request.state(self.slurm_conn_id, done, owner, resubmits)
-        wait = request.wait(done, owner, self.follow_log, deadline_of(context, self.execution_timeout))
+        # In the worker Airflow's alarm comes first, and interrupts nothing that way.
+        deadline = deadline_of(context, self.execution_timeout, 0.0 if self.deferrable else ALARM_FIRST_S)
+        wait = request.wait(done, owner, self.follow_log, deadline)
         trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(wait), state)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
@@ -262,10 +264,8 @@ class JobSteps(BaseOperator):
         return result
 
     def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
-        seen = look_again(state)
-        ends = seen.ended or (seen.phase is Phase.ENDING and view.phase is not Phase.ENDING)
-        if ends if why == "timed_out" else seen.phase is not Phase.WAITING:
-            self.log.info("Slurm: %s: waiting on.", seen.describe())
+        if said := goes_on(state, view, why):
+            self.log.info("Slurm: %s: waiting on.", said)
             return self._start(context, {"resubmits": state["resubmits"]})
         let_go(state)
         raise given_up(view, why)
