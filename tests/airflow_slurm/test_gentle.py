@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_slurm.errors import SshUnreachable
 from airflow_slurm.hook import ClusterConfig
-from airflow_slurm.remote.client import IDS_A_COMMAND, Answer, SlurmClient
+from airflow_slurm.remote.client import IDS_A_COMMAND, NAMES_A_COMMAND, Answer, SlurmClient
 from airflow_slurm.remote.transport import SshTransport
 from airflow_slurm.watch import poller
 from airflow_slurm.watch import snapshot as snapshot_module
@@ -40,9 +40,11 @@ class Cluster:
     queue_down: bool = False
     accounting_down: bool = False
     asked: list[tuple[float, str]] = field(default_factory=list)
+    lines: list[Sequence[str]] = field(default_factory=list)
 
     async def answer(self, argv: Sequence[str]) -> Answer:
         self.asked.append((self.now, argv[0]))
+        self.lines.append(argv)
         self.now += self.look_takes_s
         if argv[0] == "squeue":
             if self.queue_down:
@@ -187,6 +189,23 @@ async def test_a_job_that_is_sought_is_found_by_the_loop_whether_it_waits_runs_o
     looks = [await anext(stream) for _ in range(NAMES_EVERY)]
     assert [later in look.found for look in looks] == [False] * (NAMES_EVERY - 1) + [True]
     await stream.aclose()
+
+
+async def test_of_more_names_than_one_command_takes_each_has_its_turn(cluster: Cluster) -> None:
+    hub = Hub()
+    watch(hub, cluster)
+    seek(hub, cluster, names=2 * NAMES_A_COMMAND + 10)
+    last = Sought(None, "job-20", cluster.now)
+    hub.seekers[last] = last
+    stream = snapshots("c1", hub)
+    looks = [await anext(stream) for _ in range(3)]
+    assert [last in look.found for look in looks] == [False, False, True]
+    assert max(len(",".join(argv)) for argv in cluster.lines) < 2**17
+    began = cluster.now
+    cluster.asked.clear()
+    await stream.aclose()
+    await looked(hub, cluster, 3600)
+    assert cluster.count("squeue", began) <= 60
 
 
 async def test_while_accounting_does_not_answer_a_job_that_left_the_queue_is_not_taken_for_one_that_never_was(cluster: Cluster) -> None:

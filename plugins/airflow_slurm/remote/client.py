@@ -18,7 +18,7 @@ from airflow_slurm.slurm import commands, failures, parse
 from airflow_slurm.slurm.script import render
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.truth.arrays import main_id, whole_jobs
 from airflow_slurm.truth.components import as_wholes
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: ESLURM_ALREADY_DONE (2021) as an exit code: scancel 22.05 ends so, without a word, if some task of an array has no process.
 ALREADY_DONE = 2021 & 0xFF
-#: Ids in one sacct command: its whole line has to stay below the 128 KiB that Linux allows one argument.
-IDS_A_COMMAND = 5000
+#: Ids in one sacct command, and names: its whole line has to stay below the 128 KiB that Linux allows one argument.
+IDS_A_COMMAND, NAMES_A_COMMAND = 5000, 500
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class SlurmClient:
             # One that only accounting lets wait is a job that the controller lost when it died.
             if old.state.info.phase is not Phase.WAITING:
                 found[old.name].setdefault(old.job_id, old)
-        return {name: sorted(rows.values(), key=lambda row: _id_order(row.job_id)) for name, rows in found.items()}
+        return {name: sorted(rows.values(), key=lambda row: int(main_id(row))) for name, rows in found.items()}
 
     async def release(self, job_id: str, cluster: str | None = None) -> None:
         """Lift a hold."""
@@ -297,7 +297,3 @@ def _rows_along(answer: Answer, name: str) -> list[parse.QueueRow] | None:
         return as_wholes(row for row in parse.queue_rows(answer.then.stdout) if row.name == name)
     except UnreadableAnswer:
         return None
-
-
-def _id_order(job_id: str) -> int:
-    return int(job_id.partition("_")[0].partition("+")[0])

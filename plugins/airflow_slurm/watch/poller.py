@@ -18,7 +18,7 @@ import structlog
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.remote.client import NAMES_A_COMMAND, SlurmClient
 from airflow_slurm.slurm.parse import Controller
 from airflow_slurm.watch.pace import Pace
 from airflow_slurm.watch.seeking import Sought
@@ -84,13 +84,16 @@ class Hub:
     def sought(self) -> list[Sought]:
         """What this look looks for. Names cost a command of their own: where there are jobs or ids too, a new one is looked for at once, and then
         all of them with every fifth look."""
-        named = {token for token, each in self.seekers.items() if each.job_name}
+        ids = [each for each in self.seekers.values() if not each.job_name]
+        named = [token for token, each in self.seekers.items() if each.job_name]
         self._without_names += 1
-        alone = not self.jobs and len(named) == len(self.seekers)
-        if not (alone or named - self._looked_for or self._without_names >= NAMES_EVERY):
-            return [each for each in self.seekers.values() if not each.job_name]
-        self._without_names, self._looked_for = 0, named
-        return list(dict.fromkeys(self.seekers.values()))
+        fresh = [token for token in named if token not in self._looked_for]
+        if not fresh and (ids or self.jobs) and self._without_names < NAMES_EVERY:
+            return ids
+        chosen = (fresh or named)[:NAMES_A_COMMAND]
+        self._without_names = 0
+        self._looked_for = set(chosen) | (self._looked_for.intersection(named) if fresh else set())
+        return [*ids, *dict.fromkeys(self.seekers[token] for token in chosen)]
 
     @contextmanager
     def seeking(self, job: Sought) -> Iterator[Callable[[], None]]:

@@ -14,7 +14,7 @@ import structlog
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
-from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.remote.client import NAMES_A_COMMAND, SlurmClient
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.arrays import array_of
 from airflow_slurm.truth.view import JobView
@@ -79,10 +79,13 @@ async def find_receipts(client: SlurmClient, names: Mapping[str, float]) -> dict
     :param names: since when a job of each name can be there, in seconds since the epoch.
     :raises Unreachable: if nobody could be asked.
     """
-    found = await client.find_by_names(list(names), min(names.values())) if names else {}
-    return {
-        name: Receipt(rows[0].job_id, name, client.conn_id, client.cluster, array=array_of(rows[0])) for name, rows in found.items() if rows
-    }
+    receipts = {}
+    for first in range(0, len(names), NAMES_A_COMMAND):
+        some = list(names)[first : first + NAMES_A_COMMAND]
+        for name, rows in (await client.find_by_names(some, min(names[name] for name in some))).items():
+            if rows:
+                receipts[name] = Receipt(rows[0].job_id, name, client.conn_id, client.cluster, array=array_of(rows[0]))
+    return receipts
 
 
 async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = DEFAULT_STOP) -> JobView:
