@@ -1,5 +1,6 @@
 """Which answers are compared with which, and how many of the comparisons go to people."""
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import digest
 from include.domain.records import Candidate, Prompt
 from include.flows.errors import FlowError
-from include.settings.recipes import AnnotationSettings
+from include.settings.annotation import AnnotationSettings
 
 if TYPE_CHECKING:
     from include.data.annotation_client import Comparison
@@ -50,6 +51,12 @@ def pairs_of(answers: Sequence[Candidate], most: int) -> list[tuple[Candidate, C
     return chosen
 
 
+def _has_a_short_side(task: "Comparison") -> bool:
+    from include.data.short_wins import short_beside
+
+    return short_beside(task.candidate_a.response_text, task.candidate_b.response_text)
+
+
 def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unattended: bool) -> "tuple[list[Comparison], int]":
     """The comparisons that are labelled, and how many of them by people. Without a verifier there are no others.
 
@@ -61,7 +68,9 @@ def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unatte
         if wanted.human_tasks:
             # By hash, so that what is left out is nobody's choice, and each side of the split keeps its share.
             drawn = sorted(tasks, key=lambda t: digest("comparison-order", [t.candidate_a.candidate_id, t.candidate_b.candidate_id]))
-            taken = {id(task) for task in drawn[: wanted.human_tasks]}
+            short = [task for task in drawn if _has_a_short_side(task)][: math.ceil(wanted.short_answer_share * wanted.human_tasks)]
+            first = {id(task) for task in short}
+            taken = {id(task) for task in [*short, *(t for t in drawn if id(t) not in first)][: wanted.human_tasks]}
             chosen = [task for task in tasks if id(task) in taken]
         people = len(chosen)
     elif unattended:
@@ -74,3 +83,9 @@ def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unatte
             "generate.prompt_limit or annotation.human_tasks, or lower it"
         )
     return chosen, people
+
+
+def added(wanted: AnnotationSettings) -> dict[str, Any]:
+    """What else makes a batch another one, left out at its default, so that a batch of an earlier release is found again."""
+    values = {"comparisons": (wanted.comparisons_per_prompt, 1), "short": (wanted.short_answer_share, 0.0)}
+    return {name: value for name, (value, usual) in values.items() if value != usual}

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from include.data.agreement import Agreement
     from include.data.annotation_client import AnnotationClient, Snapshot
     from include.domain.records import Label
-    from include.settings.recipes import AnnotationSettings
+    from include.settings.annotation import AnnotationSettings
     from include.stores.catalog.labels import Snapshot as Recorded
 
 POLL_INTERVAL_S = 15.0

@@ -1,6 +1,7 @@
 """The preference datasets: from the labels that a run froze to pairs of answers, people's, the verifier's and imported ones."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import digest
@@ -39,6 +40,8 @@ def pairs_from(run: Json, snapshot: Json, generated: Json, datasets: Json, write
             folder, source, _settings(wanted, name, share), [preference_tasks.local_dataset(r) for r in imported.values()]
         )
         print(built.text)
+        if name == "preferences":
+            say_short_wins(built.info.folder, wanted)
         checked(built.info, wanted, folder)
         if name == "reward_pairs":
             require_measurable(built.info.counts, wanted)
@@ -100,6 +103,20 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
 def _held_names(wanted: Recipe, datasets: Json) -> list[str]:
     suites = [item["dataset"] for item in versioned("suites", wanted.evaluation.suites)["suites"].values()]
     return [name for name in (*suites, "preference_prompts") if name in datasets]
+
+
+def say_short_wins(folder: Path, wanted: Recipe) -> None:
+    """How often a short answer won among the pairs of people and the verifier; a warning where that is rarer than the recipe wants."""
+    from include.data.short_wins import short_wins
+    from include.transforms.datasets_io import read_rows
+
+    found = short_wins(row.record for row in read_rows(folder, "train"))
+    print(found.text)
+    if found.share is not None and found.share < wanted.preferences.min_short_win_share:
+        print(
+            f"WARNING: below {wanted.preferences.min_short_win_share:.0%} (preferences.min_short_win_share): what learns from these pairs may "
+            "take length for quality. Have more such comparisons labelled (annotation.short_answer_share), and look at the rubric"
+        )
 
 
 def require_measurable(counts: Mapping[str, int], wanted: Recipe) -> None:

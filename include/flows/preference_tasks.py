@@ -63,14 +63,14 @@ def candidates_of(result: Json) -> list[Candidate]:
 def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
     from include.data.annotation_client import BatchRequest
-    from include.flows.comparisons import compared, shared_out
+    from include.flows.comparisons import added, compared, shared_out
     from include.flows.earlier_batches import origin
 
     found_recipe = recipe(run["recipe"])
     wanted = found_recipe.annotation
     shown = rubric(wanted.rubric)
     candidates = candidates_of(generated)
-    found = compared(candidates, prompts_of(datasets["preference_prompts"]))
+    found = compared(candidates, prompts_of(datasets["preference_prompts"]), wanted.comparisons_per_prompt)
     if not found:
         raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
     tasks, people = shared_out(found, wanted, bool(run["auto"]))
@@ -79,6 +79,7 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
         "rubric": shown.version,
         "human": people,
         "overlap": wanted.overlap_share,
+        **added(wanted),
     }
     request = BatchRequest(purpose="train", rubric=shown, tasks=tasks, human=people, overlap_share=wanted.overlap_share)
     with services.annotation("pipeline") as client:

@@ -11,7 +11,7 @@ import pytest
 from include.domain.records import Label
 from include.flows.errors import NoAnswer, RubricInDoubt
 from include.flows.label_sensor import LabelSensor, LabelTrigger, Moment, agreement_in, look, rubric_doubt, still_missing
-from include.settings.recipes import AnnotationSettings
+from include.settings.annotation import AnnotationSettings
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 AT = Moment(NOW)
