@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, exists, func, or_, select, update
 
-from include.annotation.batches import find_batch, rubric_of
+from include.annotation.batches import HUMAN, find_batch, rubric_of
 from include.annotation.database import Database
 from include.annotation.errors import NotFound
 from include.annotation.tables import batches, displays, leases, tasks
@@ -80,9 +80,11 @@ def next_task(database: Database, desk: Desk, batch_id: str | None = None) -> Of
     with database.write() as connection:
         everywhere: list[str] = []
         for root in _open_roots(connection, batch_id):
-            find_batch(connection, root, lock=True)
+            batch = find_batch(connection, root, lock=True)
             members = list(connection.execute(select(batches.c.batch_id).where(batches.c.root_id == root)).scalars())
-            shown = _open_task(connection, members, desk) or _new_task(connection, members, desk)
+            shown = _open_task(connection, members, desk)
+            if shown is None and not _has_their_share(connection, batch, desk):
+                shown = _new_task(connection, members, desk)
             if shown:
                 done, waiting = _counts(connection, members, desk)
                 return Offer(shown, done, done + waiting)
@@ -133,6 +135,14 @@ def _open_task(connection: Connection, members: Sequence[str], desk: Desk) -> Sh
     mine = and_(leases.c.task_id == row.task_id, leases.c.annotator_id == desk.annotator.annotator_id)
     connection.execute(update(leases).where(mine).values(until=desk.until))
     return _shown(connection, row, row.left_side)
+
+
+def _has_their_share(connection: Connection, batch: Row[Any], desk: Desk) -> bool:
+    """Whether this annotator has been given as many of the batch's tasks as one may have; gold that is mixed in does not count."""
+    if batch.per_annotator is None or desk.annotator.pool != HUMAN:
+        return False
+    given = select(func.count()).select_from(leases).where(_my_leases([batch.batch_id], desk, OPEN, DONE))
+    return bool(connection.execute(given).scalar_one() >= batch.per_annotator)
 
 
 def _new_task(connection: Connection, members: Sequence[str], desk: Desk) -> Shown | None:

@@ -60,7 +60,7 @@ def _checked_digest(body: BatchIn) -> str:
     try:
         for task in [*body.tasks, *body.gold_items]:
             _check_prompt(task)
-        return digest("annotation-batch", body.model_dump())
+        return digest("annotation-batch", body.to_body())
     except RecordError as error:
         raise Refused("invalid", str(error)) from error
 
@@ -106,6 +106,8 @@ def _insert(connection: Connection, order: Order, body_digest: str) -> dict[str,
         "created_at": receipt["created_at"],
         "created_by": order.created_by,
         "receipt": json.dumps(receipt),
+        "review": canonical_bytes(body.review.model_dump()).decode() if body.review else None,
+        "per_annotator": body.assignment.per_annotator,
     }
     connection.execute(batches.insert().values(batch_id=batch_id, idempotency_key=order.key, purpose=body.purpose, **common))
     connection.execute(tasks.insert(), rows)

@@ -34,12 +34,16 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
+def figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
 def minute(value: str | None) -> str:
     """A stored time as people read it, to the minute."""
     return "–" if value is None else f"{value[:10]} {value[11:16]} UTC"
 
 
-_templates.filters.update(percent=percent, minute=minute)
+_templates.filters.update(percent=percent, minute=minute, figure=figure)
 
 
 def _page(template: str, /, status: int = 200, **values: Any) -> HTMLResponse:

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, func, select
@@ -12,6 +12,7 @@ from include.annotation.batches import HUMAN, VERIFIER, find_batch
 from include.annotation.database import Database
 from include.annotation.snapshot import standing
 from include.annotation.tables import batches, displays, labels, tasks, withdrawals
+from include.domain.agreement import cohen_kappa, krippendorff_alpha, one_sided, wilson
 from include.domain.records import VERDICTS
 
 Labels = Sequence[Mapping[str, Any]]
@@ -33,6 +34,7 @@ def all_progress(database: Database) -> list[dict[str, Any]]:
 
 def _progress(connection: Connection, batch: Row[Any]) -> dict[str, Any]:
     rows = standing(connection, batch.batch_id, batch.mark)
+    gold = _gold(connection, batch)
     asked = connection.execute(select(tasks.c.task_id, tasks.c.pool, tasks.c.wanted).where(tasks.c.batch_id == batch.batch_id)).all()
     missing = _missing(asked, rows)
     times = sorted(row["created_at"] for row in rows)
@@ -54,7 +56,8 @@ def _progress(connection: Connection, batch: Row[Any]) -> dict[str, Any]:
         "freshest_label_at": times[-1] if times else None,
         "oldest_label_at": times[0] if times else None,
         "annotators": _annotators(rows),
-        "gold": _gold(connection, batch),
+        "gold": gold,
+        "review": _review(batch, gold),
     }
 
 
@@ -108,7 +111,14 @@ def _sides(connection: Connection, batch_id: str, rows: Labels) -> dict[str, Any
     left = {(row.task_id, row.annotator_id): row.left_side for row in connection.execute(query)}
     decided = [row for row in rows if row["verdict"] in DECIDED]
     won = sum(left[row["task_id"], row["annotator_id"]] == row["verdict"] for row in decided)
-    return {"left_wins": won, "right_wins": len(decided) - won, "left_win_share": _share(won, len(decided))}
+    interval = wilson(won, len(decided)) if decided else None
+    return {
+        "left_wins": won,
+        "right_wins": len(decided) - won,
+        "left_win_share": _share(won, len(decided)),
+        "left_win_interval": interval,
+        "one_sided": one_sided(interval),
+    }
 
 
 def agreement(rows: Labels) -> dict[str, Any]:
@@ -119,6 +129,7 @@ def agreement(rows: Labels) -> dict[str, Any]:
     several = [group for group in by_task.values() if len(group) > 1]
     pairs = [(x["verdict"], y["verdict"]) for group in several for x, y in itertools.combinations(group, 2)]
     agreeing = sum(x == y for x, y in pairs)
+    kappa = _kappa(by_task.values())
     return {
         "applicable": bool(pairs),
         "tasks": len(several),
@@ -126,7 +137,24 @@ def agreement(rows: Labels) -> dict[str, Any]:
         "comparisons": len(pairs),
         "agreeing": agreeing,
         "share": _share(agreeing, len(pairs)),
+        "kappa": kappa,
+        "alpha": krippendorff_alpha([[row["verdict"] for row in _judged(group)] for group in by_task.values()]),
     }
+
+
+def _judged(group: Labels) -> list[Mapping[str, Any]]:
+    return [row for row in group if row["verdict"] != "cannot_judge"]
+
+
+def _kappa(groups: Iterable[Labels]) -> float | None:
+    """The mean of Cohen's kappa over pairs of annotators, weighted by the tasks they share; `cannot_judge` is no judgement."""
+    shared: dict[tuple[str, str], list[tuple[Hashable, Hashable]]] = {}
+    for group in groups:
+        for one, other in itertools.combinations(sorted(_judged(group), key=lambda row: str(row["annotator_id"])), 2):
+            shared.setdefault((one["annotator_id"], other["annotator_id"]), []).append((one["verdict"], other["verdict"]))
+    found = [(kappa, len(pairs)) for pairs in shared.values() if (kappa := cohen_kappa(pairs)) is not None]
+    weight = sum(count for _, count in found)
+    return sum(kappa * count for kappa, count in found) / weight if weight else None
 
 
 def _missing(asked: Asked, rows: Labels) -> dict[str, int]:
@@ -164,3 +192,17 @@ def _gold(connection: Connection, batch: Row[Any]) -> dict[str, Any] | None:
         "right": sum(counts["right"] for counts in by_annotator.values()),
         "by_annotator": dict(sorted(by_annotator.items())),
     }
+
+
+def _review(batch: Row[Any], gold: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What the batch asks of gold accuracy, and who is below it; None where it asks for nothing."""
+    if batch.review is None:
+        return None
+    asked: dict[str, Any] = json.loads(batch.review)
+    counts = gold["by_annotator"] if gold else {}
+    below = [
+        who
+        for who, count in counts.items()
+        if count["labels"] >= asked["min_gold_labels"] and count["right"] < asked["min_gold_accuracy"] * count["labels"]
+    ]
+    return {**asked, "annotators": below}

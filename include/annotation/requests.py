@@ -90,6 +90,8 @@ class OverlapIn(Strict):
 class AssignmentIn(Strict):
     human: Annotated[int, Field(ge=0)] | Literal["rest"]
     verifier: Annotated[int, Field(ge=0)] | Literal["rest"]
+    per_annotator: Annotated[int, Field(ge=1)] | None = None
+    """So many of the people's tasks one of them is given at most."""
 
     def human_of(self, total: int) -> int:
         """How many of `total` tasks go to people. Raises ValueError when the two shares do not make up the whole."""
@@ -102,6 +104,13 @@ class AssignmentIn(Strict):
         return human
 
 
+class ReviewIn(Strict):
+    """Who is listed for review: below this gold accuracy, once there are so many gold labels."""
+
+    min_gold_accuracy: float = Field(ge=0.0, le=1.0)
+    min_gold_labels: int = Field(ge=1)
+
+
 class BatchIn(Strict):
     purpose: Purpose
     rubric: RubricIn
@@ -109,6 +118,16 @@ class BatchIn(Strict):
     assignment: AssignmentIn
     overlap: OverlapIn = OverlapIn(share=0.0, annotators=2)
     gold_items: list[TaskIn] = Field(default_factory=list, max_length=MAX_TASKS)
+    review: ReviewIn | None = None
+
+    def to_body(self) -> dict[str, Any]:
+        """What the batch's digest is taken of: without what came later and is not used, so that it is the digest it always was."""
+        body = self.model_dump()
+        if self.review is None:
+            del body["review"]
+        if self.assignment.per_annotator is None:
+            del body["assignment"]["per_annotator"]
+        return body
 
     @model_validator(mode="after")
     def _consistent(self) -> "BatchIn":

@@ -34,6 +34,8 @@ batches = Table(
     Column("created_by", String(64), nullable=False),
     Column("closed_at", String(40)),
     Column("receipt", Text, nullable=False),
+    Column("review", Text),
+    Column("per_annotator", Integer),
 )
 
 tasks = Table(

@@ -1,56 +1,17 @@
 """How far annotators agree. With one annotator there is nothing to compare: *not applicable*, never 1.0."""
 
-from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from include.domain.agreement import cohen_kappa, krippendorff_alpha, one_sided, raw_agreement, wilson
 from include.domain.records import Label
 
 RUBRIC_KAPPA = 0.6
 """Cohen's kappa below which the rubric is reviewed."""
 _FLIPPED = {"A": "B", "B": "A"}
-
-
-def raw_agreement(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Share of items on which two raters say the same; None without items."""
-    return sum(a == b for a, b in pairs) / len(pairs) if pairs else None
-
-
-def cohen_kappa(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
-    """Agreement of two raters beyond chance, (p_o - p_e) / (1 - p_e) (Cohen 1960).
-
-    None without items, and where both raters said one and the same throughout: chance alone would then agree on everything.
-    """
-    if not pairs:
-        return None
-    n = len(pairs)
-    first, second = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    expected = sum(first[category] * second[category] for category in first) / n**2
-    observed = sum(a == b for a, b in pairs) / n
-    return None if expected == 1 else (observed - expected) / (1 - expected)
-
-
-def krippendorff_alpha(units: Iterable[Sequence[Hashable]]) -> float | None:
-    """Agreement of any number of raters, nominal, with items that not all of them rated (Krippendorff 2011).
-
-    Args:
-        units: the ratings of each item; an item with fewer than two ratings tells nothing.
-
-    Returns:
-        None where no item has two ratings, or all ratings are of one category.
-    """
-    rated = [Counter(unit) for unit in units if len(unit) > 1]
-    totals: Counter[Hashable] = Counter()
-    disagreement = 0.0
-    for counts in rated:
-        size = counts.total()
-        totals.update(counts)
-        disagreement += (size**2 - sum(n**2 for n in counts.values())) / (size - 1)
-    size = totals.total()
-    chance = size**2 - sum(n**2 for n in totals.values())
-    return 1 - (size - 1) * disagreement / chance if chance else None
 
 
 @dataclass(frozen=True)
@@ -59,7 +20,7 @@ class Agreement:
 
     applicable: at least two annotators judged one comparison. comparisons: pairs of judgements compared. kappa: mean of Cohen's kappa
     over pairs of annotators, weighted by the items they share; kappas: each pair of annotators. left_win_share: of decided labels,
-    those that chose the side shown on the left. tie_share: of all labels, those that say tie.
+    those that chose the side shown on the left, with its Wilson interval at 99 %. tie_share: of all labels, those that say tie.
     """
 
     applicable: bool
@@ -72,6 +33,12 @@ class Agreement:
     kappas: Mapping[tuple[str, str], float]
     left_win_share: float | None
     tie_share: float | None
+    left_win_interval: tuple[float, float] | None = None
+
+    @property
+    def one_sided(self) -> bool:
+        """One side of the screen wins more often than chance: a habit, as sides are drawn at random."""
+        return one_sided(self.left_win_interval)
 
     @property
     def rubric_in_doubt(self) -> bool:
@@ -127,5 +94,6 @@ def _figures(units: Mapping[tuple[str, str, str], Mapping[str, str]], labels: Se
         alpha=krippendorff_alpha([list(said.values()) for said in units.values()]),
         kappas=kappas,
         left_win_share=sides.count(0) / len(sides) if sides else None,
+        left_win_interval=wilson(sides.count(0), len(sides)) if sides else None,
         tie_share=sum(label.verdict == "tie" for label in labels) / len(labels) if labels else None,
     )

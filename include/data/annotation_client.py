@@ -96,6 +96,8 @@ class BatchRequest:
 
     overlap_share: of the people's tasks, the share that `overlap_annotators` different people get each.
     gold_items: comparisons with a known verdict, mixed unseen into the people's work; their labels stay out of this batch.
+    per_annotator: so many of the people's tasks one of them is given at most. review: below which gold accuracy, of how many gold
+    labels at least, an annotator is listed for review.
     """
 
     purpose: str
@@ -105,15 +107,22 @@ class BatchRequest:
     overlap_share: float = 0.0
     overlap_annotators: int = 2
     gold_items: Sequence[Comparison] = ()
+    per_annotator: int | None = None
+    review: tuple[float, int] | None = None
 
     def to_request(self) -> dict[str, Any]:
         return {
             "purpose": self.purpose,
             "rubric": self.rubric.to_json(),
             "tasks": [task.to_request() for task in self.tasks],
-            "assignment": {"human": self.human, "verifier": "rest"},
+            "assignment": {
+                "human": self.human,
+                "verifier": "rest",
+                **({"per_annotator": self.per_annotator} if self.per_annotator else {}),
+            },
             "overlap": {"share": self.overlap_share, "annotators": self.overlap_annotators},
             "gold_items": [item.to_request() for item in self.gold_items],
+            **({"review": {"min_gold_accuracy": self.review[0], "min_gold_labels": self.review[1]}} if self.review else {}),
         }
 
 

@@ -75,8 +75,7 @@ def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unatte
         people = len(chosen)
     elif unattended:
         people = 0
-    several = -(-people * wanted.overlap_share // 1)
-    labels = len(chosen) + int(several)
+    labels = len(chosen) - people + labels_wanted(people, wanted)
     if labels < wanted.min_labels:
         raise FlowError(
             f"{labels} labels can come of {len(chosen)} comparisons, annotation.min_labels asks for {wanted.min_labels}: raise "
@@ -87,5 +86,22 @@ def shared_out(tasks: "Sequence[Comparison]", wanted: AnnotationSettings, unatte
 
 def added(wanted: AnnotationSettings) -> dict[str, Any]:
     """What else makes a batch another one, left out at its default, so that a batch of an earlier release is found again."""
-    values = {"comparisons": (wanted.comparisons_per_prompt, 1), "short": (wanted.short_answer_share, 0.0)}
+    values = {
+        "comparisons": (wanted.comparisons_per_prompt, 1),
+        "short": (wanted.short_answer_share, 0.0),
+        "overlap_annotators": (wanted.overlap_annotators, 2),
+        "annotator_share": (wanted.max_annotator_share, None),
+        "gold": ([wanted.gold, wanted.gold_share] if wanted.gold else None, None),
+        "review": ([wanted.min_gold_accuracy, wanted.min_gold_labels] if wanted.min_gold_accuracy is not None else None, None),
+    }
     return {name: value for name, (value, usual) in values.items() if value != usual}
+
+
+def labels_wanted(people: int, wanted: AnnotationSettings) -> int:
+    """Labels that people are asked for, those of comparisons that several get included."""
+    return people + math.ceil(people * wanted.overlap_share - 1e-9) * (wanted.overlap_annotators - 1)
+
+
+def per_annotator(people: int, wanted: AnnotationSettings) -> int | None:
+    """So many comparisons one of them gets at most; None where the recipe sets no share."""
+    return None if wanted.max_annotator_share is None else max(1, math.ceil(wanted.max_annotator_share * labels_wanted(people, wanted)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from include.domain.records import Candidate, Label, Prompt
 from include.flows import services
 from include.flows.errors import FlowError
+from include.flows.gold_items import held_for_review
 
 if TYPE_CHECKING:
     from include.data.annotation_client import AnnotationClient, Snapshot
@@ -37,6 +38,8 @@ class Again:
 
     recorded: "Recorded"
     now: "Snapshot"
+    held: Mapping[str, Mapping[str, int]]
+    """Annotators whose labels of that batch are held for review."""
 
     @property
     def unchanged(self) -> bool:
@@ -47,7 +50,10 @@ def look_again(client: "AnnotationClient", found: "Recipe", batch_id: str) -> li
     """The earlier batches that the recipe asks for, each with the labels that stand now: what was withdrawn since is not among them."""
     if not (most := found.preferences.earlier_batches):
         return []
-    return [Again(kept, client.snapshot(kept.name)) for kept in earlier_batches(found.data.project, batch_id, most)]
+    return [
+        Again(kept, client.snapshot(kept.name), held_for_review(client.progress(kept.name), found.annotation))
+        for kept in earlier_batches(found.data.project, batch_id, most)
+    ]
 
 
 def record(run_id: str, again: Sequence[Again]) -> None:
@@ -56,14 +62,21 @@ def record(run_id: str, again: Sequence[Again]) -> None:
     for one in again:
         labels.collected([label.to_json() for label in one.now.labels])
         kept = one.recorded
-        labels.record_snapshot(run_id, kept.name, one.now.mark, one.now.digest, kept.uri, body={"origin": kept.body["origin"]})
+        body = {"origin": kept.body["origin"], "held": one.held}
+        labels.record_snapshot(run_id, kept.name, one.now.mark, one.now.digest, kept.uri, body=body)
 
 
 def recorded(run_id: str, batch_id: str) -> list[dict[str, Any]]:
     """What `record` froze for this run, as the sensor hands it on."""
     found = services.catalog().labels.snapshots(run_id=run_id)
     return [
-        {"batch_id": kept.name, "mark": kept.high_water_mark, "digest": kept.digest, "origin": kept.body["origin"]}
+        {
+            "batch_id": kept.name,
+            "mark": kept.high_water_mark,
+            "digest": kept.digest,
+            "origin": kept.body["origin"],
+            "held": sorted(kept.body.get("held") or ()),
+        }
         for kept in found
         if kept.name != batch_id
     ]

@@ -14,6 +14,7 @@ from include.domain.outcomes import NotDone
 from include.flows import services
 from include.flows.earlier_batches import Again, look_again, record, recorded
 from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
+from include.flows.gold_items import counted, held_for_review, without, words
 from include.flows.skipping import say_and_skip
 from include.flows.withdrawing import make_known
 
@@ -103,15 +104,17 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
         NoAnswer: everything is labelled, and too old.
     """
     progress, moment = client.progress(batch_id), Moment(datetime.now(UTC), taken, last)
+    if held := held_for_review(progress, wanted):
+        progress = counted(progress, without(client.snapshot(batch_id).labels, held))
     if _too_old(progress, wanted, moment) and not progress["missing"]["total"]:
         raise NoAnswer(
             f"batch {batch_id} is labelled, its newest label is of {progress['freshest_label_at']}, and annotation.max_age_hours is "
             f"{wanted.max_age_hours:g}: nothing younger will come. Raise it, or let another policy answer"
         )
     missing = still_missing(progress, wanted, moment)
-    if missing or wanted.min_kappa is None:
-        return missing
-    return rubric_doubt(agreement_in(client.snapshot(batch_id).labels), wanted)
+    if not missing and wanted.min_kappa is not None:
+        missing = rubric_doubt(agreement_in(without(client.snapshot(batch_id).labels, held)), wanted)
+    return [*missing, f"a review of the labels that are held: {words(held)}"] if missing and held else missing
 
 
 class LabelTrigger(BaseTrigger):
@@ -209,7 +212,6 @@ class LabelSensor(BaseOperator):
         return self._freeze(context["dag_run"].run_id)
 
     def _freeze(self, run_id: str) -> dict[str, Any]:
-        from include.data.agreement import RUBRIC_KAPPA
         from include.settings.catalogue import recipe
 
         batch_id = self.batch["batch_id"]
@@ -227,15 +229,13 @@ class LabelSensor(BaseOperator):
             say_and_skip(str(NotDone.NO_NEW_INPUT))
         record(run_id, again)
         labels.collected([label.to_json() for label in snapshot.labels])
-        found = agreement_in(snapshot.labels)
+        held = held_for_review(progress, recipe(self.run["recipe"]).annotation)
+        found = agreement_in(without(snapshot.labels, held))
         self.log.info("%s", found.text)
+        self._warn(found, held)
         if doubts := rubric_doubt(found, recipe(self.run["recipe"]).annotation):
             raise FlowError(f"batch {batch_id} got labels since it was last looked at: {'; '.join(doubts)}")
-        if found.rubric_in_doubt:
-            self.log.warning(
-                "Cohen's kappa is %.2f, below %.1f: review the rubric before these labels are trusted", found.kappa, RUBRIC_KAPPA
-            )
-        body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json(), "origin": self.batch.get("origin")}
+        body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json(), "origin": self.batch.get("origin"), "held": held}
         kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
         share = progress["decided_share"]
         self.log.info(
@@ -243,7 +243,22 @@ class LabelSensor(BaseOperator):
         )
         return self._result(run_id, kept.high_water_mark, kept.digest)
 
+    def _warn(self, found: "Agreement", held: Mapping[str, Mapping[str, int]]) -> None:
+        """What a person should look at, although the run goes on."""
+        from include.data.agreement import RUBRIC_KAPPA
+
+        if found.rubric_in_doubt:
+            self.log.warning(
+                "Cohen's kappa is %.2f, below %.1f: review the rubric before these labels are trusted", found.kappa, RUBRIC_KAPPA
+            )
+        if found.one_sided and found.left_win_interval is not None:
+            low, high = found.left_win_interval
+            self.log.warning("The answer on the left won %.0f %% (99 %%: %.0f to %.0f): sides are drawn at random, so this is a habit", 100 * (found.left_win_share or 0), 100 * low, 100 * high)  # fmt: skip
+        if held:
+            self.log.warning("Held for review, and not used: the labels of %s", words(held))
+
     def _result(self, run_id: str, mark: int | str, digest: str) -> dict[str, Any]:
         body = {"batch_id": self.batch["batch_id"], "mark": mark, "digest": digest}
-        earlier = recorded(run_id, self.batch["batch_id"])
-        return {**body, "earlier": earlier} if earlier else body
+        kept = services.catalog().labels.snapshot(run_id, self.batch["batch_id"])
+        held, earlier = sorted(kept.body.get("held") or ()) if kept else [], recorded(run_id, self.batch["batch_id"])
+        return {**body, **({"held": held} if held else {}), **({"earlier": earlier} if earlier else {})}

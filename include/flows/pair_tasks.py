@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 from include.domain.canonical import digest
 from include.flows import earlier_batches, preference_tasks, services
 from include.flows.errors import FlowError
+from include.flows.gold_items import without
 from include.settings.catalogue import recipe, rubric, versioned
 from include.settings.recipes import Recipe
 
 if TYPE_CHECKING:
     from include.data.annotation_client import Snapshot
     from include.data.preferences import PreferenceSettings, PreferenceSource
+    from include.domain.records import Label
 
 Json = Mapping[str, Any]
 SYNTHETIC = "synthetic_pairs"
@@ -81,7 +83,7 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
         done = services.catalog().runs.committed(key)
         parents += [(done.outputs["candidates"].digest, "candidates")] if done else []
     earlier = {prompt_id: prompt for prompt_id, prompt in before.items() if prompt_id not in prompts}
-    labels = [label for one in frozen for label in one.labels]
+    labels = [label for one, told in zip(frozen, (snapshot, *snapshot.get("earlier", ())), strict=True) for label in _trusted(one, told)]
     if earlier:
         held = [preference_tasks.local_dataset(datasets[name]) for name in _held_names(wanted, datasets)]
         labels, gone = earlier_batches.apart_from(earlier, labels, held, wanted.data.near_duplicate_threshold)
@@ -98,6 +100,14 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
         withdrawn=services.catalog().labels.withdrawn(label.label_id for label in labels),
     )
     return source, list(dict.fromkeys(parents))
+
+
+def _trusted(frozen: "Snapshot", told: Json) -> "list[Label]":
+    """A snapshot's labels but for those that are held for review; how many these are is said."""
+    kept = without(frozen.labels, told.get("held", ()))
+    if gone := len(frozen.labels) - len(kept):
+        print(f"Batch {frozen.batch_id}: {gone} labels of {len(told['held'])} annotators are held for review and not used")
+    return kept
 
 
 def _held_names(wanted: Recipe, datasets: Json) -> list[str]:

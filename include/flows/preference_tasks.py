@@ -63,8 +63,9 @@ def candidates_of(result: Json) -> list[Candidate]:
 def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
     from include.data.annotation_client import BatchRequest
-    from include.flows.comparisons import added, compared, shared_out
+    from include.flows.comparisons import added, compared, per_annotator, shared_out
     from include.flows.earlier_batches import origin
+    from include.flows.gold_items import gold_for
 
     found_recipe = recipe(run["recipe"])
     wanted = found_recipe.annotation
@@ -81,7 +82,17 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
         "overlap": wanted.overlap_share,
         **added(wanted),
     }
-    request = BatchRequest(purpose="train", rubric=shown, tasks=tasks, human=people, overlap_share=wanted.overlap_share)
+    request = BatchRequest(
+        purpose="train",
+        rubric=shown,
+        tasks=tasks,
+        human=people,
+        overlap_share=wanted.overlap_share,
+        overlap_annotators=wanted.overlap_annotators,
+        gold_items=gold_for(wanted, people, body["candidates"]),
+        per_annotator=per_annotator(people, wanted),
+        review=None if wanted.min_gold_accuracy is None else (wanted.min_gold_accuracy, wanted.min_gold_labels),
+    )
     with services.annotation("pipeline") as client:
         receipt = client.create_batch(digest("annotation-batch", body), request)
     same = len({c.prompt_id for c in candidates} - {t.prompt.prompt_id for t in found})

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity
 
@@ -22,6 +22,20 @@ class AnnotationSettings(Settings):
     """Where fewer comparisons are labelled than there are: so many of them at least, as far as there are any, have one answer that is
     at most two thirds as long as the other, so that short and good ones are seen to win."""
     overlap_share: float = Field(0.0, ge=0, le=1)
+    overlap_annotators: int = added_identity(2, ge=2, le=50)
+    """So many different people get each comparison of the share."""
+    max_annotator_share: float | None = added_identity(None, gt=0, le=1)
+    """Of the labels that people are asked for, one person gives at most this share."""
+    gold: str | None = added_identity(None)
+    """name@version in configs/gold: comparisons whose verdict is known, mixed unseen among people's work."""
+    gold_share: float = added_identity(0.05, gt=0, le=1)
+    """Gold items for each comparison that people get, drawn anew for each batch."""
+    min_gold_accuracy: float | None = added_identity(None, ge=0, le=1)
+    """Whose gold accuracy is below it, their labels of the batch are held for review: listed, and not used."""
+    min_gold_labels: int = added_identity(5, ge=1)
+    """Before so many gold labels nobody is judged by them."""
+    gold_reviewed: tuple[str, ...] = added_identity(())
+    """Annotators whose held labels somebody has looked at and accepts."""
     min_labels: int = Field(ge=1)
     min_decided: int = Field(1, ge=1)
     min_agreement: float = Field(0.6, ge=-1, le=1)
@@ -33,6 +47,12 @@ class AnnotationSettings(Settings):
     max_age_hours: float = Field(168.0, gt=0)
     """How old the newest label of a batch may be when the first run takes it; what a run has taken does not grow too old."""
     timeout_hours: float = Field(72.0, gt=0)
+
+    @model_validator(mode="after")
+    def _gold_fits(self) -> "AnnotationSettings":
+        if self.min_gold_accuracy is not None and self.gold is None:
+            raise ValueError("min_gold_accuracy needs `gold`: without gold items nobody's accuracy is known")
+        return self
 
 
 class PreferenceSettings(Settings):

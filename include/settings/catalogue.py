@@ -9,7 +9,8 @@ from include.domain.canonical import digest
 from include.domain.records import Rubric
 from include.settings.clusters import Cluster
 from include.settings.errors import SettingsError
-from include.settings.loader import load, read_yaml
+from include.settings.gold import GoldSet
+from include.settings.loader import load, parse, read_yaml
 from include.settings.recipes import Recipe
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
@@ -98,6 +99,11 @@ def versioned(kind: str, reference: str) -> dict[str, Any]:
     if (str(earlier.get("name")), str(earlier.get("version"))) != (name, version):
         raise SettingsError(f"{kept} calls itself {earlier.get('name')}@{earlier.get('version')}")
     return earlier
+
+
+def gold(reference: str) -> GoldSet:
+    """The gold items of configs/gold, as name@version."""
+    return parse(GoldSet, versioned("gold", reference), f"configs/gold, {reference}")
 
 
 def rubric(reference: str) -> Rubric:

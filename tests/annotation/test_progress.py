@@ -57,6 +57,8 @@ def test_agreement_of_one_annotator_is_not_applicable(world: World) -> None:
         "comparisons": 0,
         "agreeing": 0,
         "share": None,
+        "kappa": None,
+        "alpha": None,
     }
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from include.data.agreement import agreement_of, cohen_kappa, krippendorff_alpha, raw_agreement
+from include.data.agreement import agreement_of
+from include.domain.agreement import cohen_kappa, krippendorff_alpha, raw_agreement
 
 from .labels import candidate, label, prompt
 
