@@ -112,6 +112,7 @@ def test_a_second_component_that_is_cancelled_is_no_success(
 
 
 @pytest.mark.slurm
+@pytest.mark.slow
 def test_a_second_component_that_ran_out_of_its_time_is_no_success_and_accounting_says_so_too(
     slurm: PrivateSlurm, make: Callable[..., Task], shared: Path, connection: str
 ) -> None:

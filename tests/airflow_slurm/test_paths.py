@@ -13,17 +13,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from airflow_slurm.errors import InvalidSpec
-from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.script import render
 from airflow_slurm.spec import JobSpec, task_path
-from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
-from .conftest import QUICK
 from .faults.helpers import until
-from .tasks import OWNER
 from .test_script import directives
 
 #: What paths are made of that mean something to a file system, a shell, sbatch or this package, and all other text.
@@ -125,18 +121,14 @@ def holds(path: Path, text: str) -> bool:
 
 
 @pytest.mark.slurm
-async def test_slurm_writes_where_we_look(slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
+async def test_slurm_writes_where_we_look(slurm: PrivateSlurm, client: SlurmClient, key: str, shared: Path) -> None:
     names = ["a b", 'c"d', "e#f", "%%j %j", "100%%-%j", "$(touch pwned)", "`touch pwned`", "étape", "-n", "~root", "it's", "%%%%%%j"]
+    paths = []
     for number, name in enumerate(names):
         (shared / str(number)).mkdir()
         spec = JobSpec(body=f"echo {number}", output=f"{shared}/{number}/{name}", root=str(shared), mem="20M")
-        done = await submit(
-            client,
-            store,
-            Work(f"{key}/{number}", lambda n, s=spec: s, lambda n, k=number: job_name_for(f"{key}/{k}", n)),
-            OWNER,
-            look_up=QUICK,
-        )  # type: ignore[misc]
-        path = Path(done.receipt.log_path or "")
-
+        queued = await client.submit_held(spec, job_name_for(f"{key}/{number}", 1))
+        await client.release(queued.job_id)
+        paths.append(Path(queued.log_path or ""))
+    for number, path in enumerate(paths):
         await until(partial(asyncio.to_thread, holds, path, f"{number}\n"))

@@ -79,7 +79,7 @@ def test_a_job_that_slurm_puts_back_is_waited_for_under_its_id(
     assert end.outcome == "succeeded"
 
 
-@pytest.mark.parametrize("partition", ["spot", "scavenge"])
+@pytest.mark.parametrize("partition", [pytest.param("spot", marks=pytest.mark.slow), "scavenge"])
 def test_a_job_that_slurm_ends_is_submitted_again_in_the_same_try(
     preempting: PrivateSlurm, task: MakeTask, store: FileReceipts, key: str, shared: Path, partition: str
 ) -> None:
@@ -101,6 +101,7 @@ def test_a_job_that_slurm_ends_is_submitted_again_in_the_same_try(
     assert [(end.outcome, end.cause) for end in ends if end] == [("interrupted", "preempted"), ("succeeded", "")]
 
 
+@pytest.mark.slow
 def test_after_its_loss_retries_it_is_the_next_try_of_the_task_that_submits(preempting: PrivateSlurm, task: MakeTask, shared: Path) -> None:
     made = task(VICTIM.format(shared), "scavenge", requeue=False, loss_retries=0)
     deferred = made.execute()

@@ -99,6 +99,7 @@ async def test_before_the_time_limit_every_program_is_told(jobs: Jobs, program: 
         assert (row.state.name, row.exit_code, told(program, way)) == ("FAILED", 75, ["up", "USR1"]), way
 
 
+@pytest.mark.slow
 async def test_a_body_that_lets_its_program_wait_in_the_foreground_is_ended_by_the_warning(jobs: Jobs, program: Path) -> None:
     """It is the batch shell that gets it, and no trap is there: hence such a body is refused, unless it says ``trap``."""
     file = program.with_name("foreground")
