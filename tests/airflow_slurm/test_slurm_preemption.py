@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
+from airflow_slurm.array_operator import SlurmArrayOperator
 from airflow_slurm.errors import JobFailed
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.operators import SlurmJobOperator
@@ -39,12 +40,12 @@ def preempting(slurm: PrivateSlurm) -> PrivateSlurm:
 def task(preempting: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str) -> MakeTask:
     """A task whose job says that it may be pushed out, at a site with this policy for such jobs."""
 
-    def make(body: str, partition: str, requeue: bool, **kwargs: Any) -> Task:
+    def make(body: str, partition: str, requeue: bool, cls: type[SlurmJobOperator] = SlurmJobOperator, **kwargs: Any) -> Task:
         uri = connection_uri(preempting, preemptible_partition=partition, preemptible_requeue=requeue)
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", uri)
         spec = {"body": body, "output": "/dev/null", "mem": "50M", "preemptible": True} | kwargs.pop("spec", {})
         values = {"task_id": "t", "slurm_conn_id": CONN_ID, "key": key, "receipts_config": {"root": str(tmp_path / "receipts")}}
-        return Task(lambda: SlurmJobOperator(spec=spec, stop_grace_s=3.0, **(values | kwargs)))
+        return Task(lambda: cls(spec=spec, stop_grace_s=3.0, **(values | kwargs)))
 
     return make
 
@@ -109,3 +110,33 @@ def test_after_its_loss_retries_it_is_the_next_try_of_the_task_that_submits(pree
         made.resume(deferred, pushed_out(preempting, made, deferred, shared / "runs"))
     assert not isinstance(caught.value, AirflowFailException)
     assert made.run()["n"] == 2
+
+
+#: The first shard is done at once; the first run of the others lasts until it is pushed out.
+SHARD = "echo $SLURM_ARRAY_TASK_ID >> {0}/runs; [ $SLURM_ARRAY_TASK_ID = 0 ] || [ $(grep -c $SLURM_ARRAY_TASK_ID {0}/runs) -gt 1 ] || {{ touch {0}/up-$SLURM_ARRAY_TASK_ID; sleep 120; }}"
+
+
+@pytest.mark.parametrize("requeue", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_of_an_array_only_the_shards_that_were_pushed_out_run_again(
+    preempting: PrivateSlurm, task: MakeTask, store: FileReceipts, key: str, shared: Path, requeue: bool
+) -> None:
+    """Put back by Slurm within the submission; or ended, and submitted again as an array of their own."""
+    spec = {"output": f"{shared}/%A_%a.log"}
+    made = task(SHARD.format(shared), "scavenge", requeue, SlurmArrayOperator, shards=3, spec=spec)
+    deferred = made.execute()
+    asyncio.run(appears(shared / "up-1"))
+    event = pushed_out(preempting, made, deferred, shared / "up-2")
+    if not requeue:
+        with pytest.raises(TaskDeferred) as caught:
+            made.resume(deferred, event)
+        deferred = caught.value
+        assert deferred.kwargs["request_state"]["array"] == "1-2"
+        event = made.wait(deferred)
+    result = made.resume(deferred, event)
+    again = 1 if requeue else 2
+    assert [(end["index"], end["outcome"], end["n"]) for end in result] == [
+        (0, "succeeded", 1),
+        (1, "succeeded", again),
+        (2, "succeeded", again),
+    ]
+    assert sorted((shared / "runs").read_text().split()) == ["0", "1", "1", "2", "2"]
