@@ -53,11 +53,11 @@ def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[
         **_suites(found.evaluation.suites, spec, str(params["suite"]), f"{found.data.project}-"),
     }
     if params["suite"] == "now":
-        require_suites_apart(run, wanted["suites"], learnt_from({ref["digest"] for ref in models.values()}))
+        require_suites_apart(run, wanted["suites"], data_behind({ref["digest"] for ref in models.values()}))
     return {"run": run, "wanted": wanted}
 
 
-def learnt_from(weights: Iterable[str]) -> dict[str, Json]:
+def data_behind(weights: Iterable[str]) -> dict[str, Json]:
     """The dataset versions behind these models, by name. Ends as *not evaluable* where one is gone: whether a suite of today was
     trained on cannot be known then."""
     catalog, store = services.catalog(), services.store()

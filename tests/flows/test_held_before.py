@@ -69,11 +69,11 @@ def test_a_version_that_is_gone_from_the_store_is_said(control: Plane, capsys: p
 def test_a_suite_of_today_that_an_earlier_champion_learnt_from_is_found(control: Plane, tmp_path: Path) -> None:
     learnt = dataset(tmp_path / "learnt", "demonstration", [sentence(n) for n in (1, 2, 3)], "train")
     services.catalog().lineage.edge(POLICY, learnt["content_hash"], "demonstrations", WRITER)
-    found = champion_evaluation.learnt_from({POLICY})
+    found = champion_evaluation.data_behind({POLICY})
     assert [ref["content_hash"] for ref in found.values()] == [learnt["content_hash"]]
     today = dataset(tmp_path / "today", "suite", [sentence(2)], "holdout")
     with pytest.raises(DataError, match="1 training rows overlap"):
         champion_evaluation.require_suites_apart(control.run(), {"word_problems": today}, found)
     services.store().remove(dataset_dir(learnt["content_hash"]))
     with pytest.raises(AirflowSkipException, match=r"not evaluable: tiny-learnt@1, which was trained on, is gone"):
-        champion_evaluation.learnt_from({POLICY})
+        champion_evaluation.data_behind({POLICY})
