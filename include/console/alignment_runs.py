@@ -137,6 +137,7 @@ def metrics(opened: "Catalog", found: "Request") -> dict[str, Any]:
             "attempt": row.name,
             "state": row.state,
             "gpuSeconds": row.gpu_seconds,
+            "lost": row.lost,
             "outcome": row.report.outcome if row.report else None,
             "lastStep": row.report.last_step if row.report else None,
             "askedSteps": row.report.asked_steps if row.report else None,

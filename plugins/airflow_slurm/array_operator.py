@@ -131,7 +131,11 @@ class SlurmArrayOperator(SlurmJobOperator):
         doubtful = sorted({*looked_at} - {*ended} - {*forgotten})
         since = float(state["since"])  # where the output alone decides, it has to be this submission's own
         deadline_s = self.visibility_deadline_s
-        missing = self._missing(ended, deadline_s) | self._missing(doubtful, deadline_s, since) | self._missing(forgotten, 0.0, since)
+        missing = (
+            self._missing(ended, deadline_s, self._written_since(state))
+            | self._missing(doubtful, deadline_s, since)
+            | self._missing(forgotten, 0.0, since)
+        )
         return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
 
     def _has_to_show(self, view: JobView) -> bool:
@@ -144,7 +148,8 @@ class SlurmArrayOperator(SlurmJobOperator):
             return replace(end, detail=f"exit {view.exit_code}" if view.exit_code else "")
         if missing:
             path = task_path(self.expected_output or "", index)
-            return replace(end, cause="output_missing", retryable=True, detail=f"COMPLETED, and {path} is not there")
+            age = " now, or was last written before this work was submitted (see fresh_output)" if self.fresh_output else ""
+            return replace(end, cause="output_missing", retryable=True, detail=f"COMPLETED, and {path} is not there{age}")
         try:
             result = self.accept_shard(context, state, index, view)
         except JobFailed as error:

@@ -70,12 +70,9 @@ class FileReceipts:
         _write_once(self._folder(key) / str(n) / "end.json", end.to_json() | {"closed_at": self._clock()})
 
     def end_of(self, key: str, n: int) -> JobEnd | None:
-        """How a submission was closed; None if it is live, or was never made."""
+        """How a submission was closed, for people; None if it is live, or was never made."""
         value = _read(self._folder(key) / str(n) / "end.json")
-        if value is None:
-            return None
-        value.pop("closed_at", None)
-        return JobEnd.from_json(value)
+        return None if value is None else JobEnd.from_json(value)
 
     def get(self, key: str) -> Submission | None:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.get`."""
@@ -84,17 +81,6 @@ class FileReceipts:
             return None
         ending = (self._folder(key) / str(last) / "ending").exists()
         return Submission(key, last, self._receipt(key, last), tuple(self._owners(key, last)), self._since(key, last), ending)
-
-    def owners(self, key: str) -> list[Owner]:
-        """See :meth:`airflow_slurm.receipts.ReceiptStore.owners`."""
-        last = self._last(key)
-        return self._owners(key, last) if last and not self._closed(key, last) else []
-
-    def add_owner(self, key: str, owner: Owner) -> None:
-        """See :meth:`airflow_slurm.receipts.ReceiptStore.add_owner`."""
-        last = self._last(key)
-        if last and not self._closed(key, last):
-            self._put_owner(key, last, owner)
 
     def drop_owner(self, key: str, owner: Owner) -> int:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.drop_owner`.
@@ -138,11 +124,6 @@ class FileReceipts:
         """See :meth:`airflow_slurm.receipts.KeepsKeys.claimed_keys`."""
         names = [_read(folder / "key.json") for folder in sorted(self.root.iterdir())]
         return [name["key"] for name in names if name is not None]
-
-    def last_view(self, key: str, n: int) -> JobView | None:
-        """The last that :meth:`observe` kept of a submission."""
-        value = _read(self._folder(key) / str(n) / "view.json")
-        return JobView.from_json(value) if value else None
 
     def history(self, key: str) -> list[dict[str, Any]]:
         """See :meth:`airflow_slurm.receipts.KeepsHistory.history`."""

@@ -117,12 +117,6 @@ class SlurmHook(BaseHook):
         async with self._client(await self.aconfig()) as client:
             yield client
 
-    @asynccontextmanager
-    async def open_sftp(self) -> AsyncIterator[asyncssh.SFTPClient]:
-        """An SFTP client on a connection of its own."""
-        async with self.get_client() as client:
-            yield await client.sftp()
-
     def run(self, ask: Callable[[SlurmClient], Awaitable[T]]) -> T:
         """Ask the cluster from code that is not asynchronous: ``hook.run(lambda client: client.queue())``."""
 

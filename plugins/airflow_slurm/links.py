@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
-from airflow.configuration import conf
 from airflow.providers.common.compat.sdk import XCom
 from airflow.sdk.bases.operatorlink import BaseOperatorLink
 
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.requests import owner_of
+from airflow_slurm.requests import output_address, owner_of
 from airflow_slurm.work.submit import Submitted
 
 if TYPE_CHECKING:
@@ -21,6 +19,8 @@ LINK_KEY = "slurm_job_url"
 OUTPUT_KEY = "slurm_output_url"
 #: Under this name the task says which work it asked for; plain data for the tab *Slurm*.
 POINTER_KEY = "slurm_submission"
+#: Under this name the task's state store keeps the keys that it asked for, over tries and clears; the newest few.
+STORY_KEY, KEPT_WORKS = "slurm_story", 4
 
 
 class SlurmJobLink(BaseOperatorLink):
@@ -57,15 +57,17 @@ def keep_links(context: Context, slurm_conn_id: str, key: str, done: Submitted) 
     """Leave the addresses, and what the tab has to know, before the wait begins."""
     ti: Any = context["ti"]
     receipt = done.receipt
-    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": slurm_conn_id})
+    before = _before(context, key)
+    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": slurm_conn_id, "before": before})
     template = SlurmHook(slurm_conn_id).config().job_url or ""
     ti.xcom_push(key=LINK_KEY, value=template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or ""))
-    page = task_address(owner_of(context))
-    ti.xcom_push(key=OUTPUT_KEY, value=page if receipt.array or not receipt.log_path else f"{page}/output/{done.n}")
+    ti.xcom_push(key=OUTPUT_KEY, value=output_address(owner_of(context), done.n, receipt))
 
 
-def task_address(owner: dict[str, Any]) -> str:
-    """The address of a task's page in the tab *Slurm*."""
-    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    dag_id, run_id, task_id = (quote(str(owner[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
-    return f"{base}/slurm/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{int(owner['map_index'])}"
+def _before(context: Context, key: str) -> list[str]:
+    """The works that this task asked for before this one, the newest first, such as the parts that it now joins."""
+    kept: Any = context["task_state_store"]
+    known = kept.get(STORY_KEY)
+    story = [str(one) for one in known if one != key] if isinstance(known, list) else []
+    kept.set(STORY_KEY, [key, *story][:KEPT_WORKS])
+    return story[: KEPT_WORKS - 1]

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_slurm.errors import JobFailed, Resubmit, UnknownOutcome
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.links import SlurmJobLink, SlurmOutputLink
+from airflow_slurm.receipts import history_of, load_store
 from airflow_slurm.requests import Done, JobRequest, owner_of
 from airflow_slurm.settings import DEFAULT_RECEIPTS, configured_receipts
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.truth.holds import output_decides
 from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.shards import first_of_round
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.steps import STATE_KEY, JobSteps
 from airflow_slurm.work.stop import StopPolicy
@@ -28,6 +30,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 __all__ = ["STATE_KEY", "Done", "JobRequest", "SlurmJobOperator", "owner_of"]
+
+
+#: Seconds that the clocks of worker, cluster and file server may be apart when an output's age is judged; munge allows as many within a cluster.
+CLOCKS_DIFFER_S = 300.0
+TOO_OLD = (
+    "was last written before this work was submitted: the program wrote nothing, or keeps the times of files. "
+    "If that is right, set fresh_output=False."
+)
 
 
 class SlurmJobOperator(JobSteps):
@@ -39,6 +49,9 @@ class SlurmJobOperator(JobSteps):
     :param spec: fields of :class:`airflow_slurm.spec.JobSpec`. (templated)
     :param key: names the work; tasks with equal keys share a job. By default this task of this DAG run. (templated)
     :param expected_output: remote path that has to exist for the job to count as done. (templated)
+    :param fresh_output: that path has to have been written since the work was first submitted in this round of tries (give or take
+        :data:`CLOCKS_DIFFER_S`): a program that ends well and writes nothing is not done because of what an earlier run left there. False for
+        one that rightly leaves an old file alone, or keeps the times of files that it copies.
     :param visibility_deadline_s: how long that path is looked for: shared file systems show files late.
     :param receipts: dotted path of the receipt store's class. :param receipts_config: its arguments. (templated) Without
         either, the store that the section ``[slurm]`` of Airflow's configuration names.
@@ -63,6 +76,7 @@ class SlurmJobOperator(JobSteps):
         spec: Mapping[str, Any] | None = None,
         key: str | None = None,
         expected_output: str | None = None,
+        fresh_output: bool = True,
         visibility_deadline_s: float = 120.0,
         receipts: str | None = None,
         receipts_config: Mapping[str, Any] | None = None,
@@ -80,6 +94,7 @@ class SlurmJobOperator(JobSteps):
         self.spec = dict(spec or {})
         self.key = key
         self.expected_output = expected_output
+        self.fresh_output = fresh_output
         self.visibility_deadline_s = visibility_deadline_s
         self.receipts = receipts
         self.receipts_config = dict(receipts_config or {})
@@ -95,6 +110,8 @@ class SlurmJobOperator(JobSteps):
         """Say what to run. Called in every try and before every resubmission; no question to Slurm belongs in here."""
         owner = owner_of(context)
         key = self.key or f"{owner['dag_id']}/{owner['run_id']}/{owner['task_id']}/{owner['map_index']}"
+        if self.expected_output is None and type(self).accept is SlurmJobOperator.accept:
+            self.log.warning("This task names no expected_output: that Slurm says COMPLETED is all that tells whether its job is done.")
         named = self.receipts is not None or self.receipts_config
         path, config = (self.receipts or DEFAULT_RECEIPTS, self.receipts_config) if named else configured_receipts()
         return JobRequest(
@@ -125,17 +142,31 @@ class SlurmJobOperator(JobSteps):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         # What nobody saw run was waited for long enough when nobody knew what had become of it.
         deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
-        # Where the output alone decides, it has to be this submission's own.
-        since = None if view.succeeded else float(request_state["since"])
+        since = self._written_since(request_state) if view.succeeded else float(request_state["since"])
         if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], deadline_s, since):
             if not view.succeeded:
                 words = f"{view.describe()}: {view.cause}, and {self.expected_output} is not there"
                 raise JobFailed(words, retryable=view.retryable, cause=view.cause)
+            if since is not None and not SlurmHook(self.slurm_conn_id).missing([self.expected_output], 0.0):
+                raise JobFailed(f"Slurm says {view.state}, and {self.expected_output} {TOO_OLD}", retryable=False, cause="output_stale")
             raise JobFailed(
                 f"Slurm says {view.state}, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",
                 cause="output_missing",
             )
         return {"job_id": view.job_id, "n": request_state["n"], "state": view.state, "elapsed_s": view.elapsed_s}
+
+    def _written_since(self, request_state: Mapping[str, Any]) -> float | None:
+        """Where Slurm says COMPLETED: from when on its output counts; None for ever, or in a store that can't say when the work began.
+
+        A later submission may find that an earlier one of the same round had made it, and leave it.
+        """
+        if not self.fresh_output:
+            return None
+        store = load_store(request_state["receipts"], request_state["receipts_config"])
+        before = [record for record in history_of(store, request_state["key"]) if record.n <= int(request_state["n"])]
+        first = first_of_round(record for record in before if record.n < int(request_state["n"]))
+        began = [(record.receipt and record.receipt.queued_at) or record.since for record in before if record.n >= first]
+        return min(began) - CLOCKS_DIFFER_S if began else None
 
     def _submits_again(self, request_state: Mapping[str, Any], view: JobView) -> bool:
         """Whether this try does. What a controller forgot is :mod:`~airflow_slurm.work.steps`' to judge, and a doubtful loss the next try's: the

@@ -200,12 +200,6 @@ class ReceiptStore(Protocol):
     def get(self, key: str) -> Submission | None:
         """The live submission of ``key``; None if all are closed, or none was made."""
 
-    def owners(self, key: str) -> list[Owner]:
-        """All owners of the live submission of ``key``."""
-
-    def add_owner(self, key: str, owner: Owner) -> None:
-        """Add an owner to the live submission, unless it is there already."""
-
     def drop_owner(self, key: str, owner: Owner) -> int:
         """Remove an owner and return how many are left.
 

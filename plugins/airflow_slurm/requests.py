@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.receipts import Owner, ReceiptStore, load_store
+from airflow_slurm.receipts import Owner, Receipt, ReceiptStore, load_store
+from airflow_slurm.settings import task_address
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.script import own_exits
@@ -120,6 +121,7 @@ class JobRequest:
             stop=vars(self.stop).copy(),
             array=done.receipt.array,
             deadline=deadline,
+            page=output_address(owner, done.n, done.receipt),
             exits={str(code): cause for code, cause in own_exits(self._spec_of(done.n)).items()},
         )
 
@@ -143,6 +145,12 @@ class JobRequest:
             "array": done.receipt.array,
             "carry": dict(self.carry),
         }
+
+
+def output_address(owner: Owner, n: int, receipt: Receipt) -> str:
+    """The address of the page that shows all of a job's output; of an array, or where nobody knows its path, the task's own page."""
+    page = task_address(owner)
+    return page if receipt.array or not receipt.log_path else f"{page}/output/{n}"
 
 
 def owner_of(context: Context) -> Owner:

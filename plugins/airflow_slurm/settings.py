@@ -1,10 +1,11 @@
-"""The receipt store that this installation names, in the section ``[slurm]`` of Airflow's configuration."""
+"""What this installation says in Airflow's configuration: its receipt store, in the section ``[slurm]``, and where its pages are."""
 
 from __future__ import annotations
 
 import json
 import os
 from typing import Any
+from urllib.parse import quote
 
 from airflow.configuration import AIRFLOW_HOME, conf
 
@@ -29,3 +30,10 @@ def configured_receipts() -> tuple[str, dict[str, Any]]:
     if not isinstance(config, dict):
         raise BadConnection("[slurm] receipts_config is not a JSON object of arguments.")
     return path, config
+
+
+def task_address(owner: dict[str, Any]) -> str:
+    """The address of a task's page in the tab *Slurm*."""
+    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
+    dag_id, run_id, task_id = (quote(str(owner[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
+    return f"{base}/slurm/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{int(owner['map_index'])}"

@@ -32,7 +32,10 @@ class JobSpec(Resources):
     :param setup: shell lines before the command. As they are, like ``body``.
     :param modules: environment modules to load before that, such as ``cuda/12.4``; the job fails if one is missing.
     :param container: where ``command`` runs, as a :class:`~airflow_slurm.containers.Container` or a mapping of its fields.
-    :param env: environment variables of the job, byte for byte. Nothing else of the submitter's environment gets there.
+    :param env: environment variables of the job, byte for byte. Nothing else of the submitter's environment gets there. They stand in the batch
+        script, which Slurm keeps, and in the task's rendered fields: no place for a secret.
+    :param env_files: files on the cluster, absolute, whose shell assignments become environment variables of the job as it starts: the place
+        for secrets, readable by their user alone. Nothing of them passes Airflow; the job fails for good if one can't be read.
     :param chdir: working directory, absolute.
     :param array: task numbers of a job array, such as ``0-9,12%4`` (at most 4 at once); each task finds its own in
         ``SLURM_ARRAY_TASK_ID``.
@@ -60,6 +63,7 @@ class JobSpec(Resources):
     modules: tuple[str, ...] = ()
     container: Container | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    env_files: tuple[str, ...] = ()
     array: str | None = None
     chdir: str | None = None
     output: str | None = None
@@ -74,7 +78,7 @@ class JobSpec(Resources):
     signal_lead_s: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("command", "setup", "modules", "components"):
+        for name in ("command", "setup", "modules", "env_files", "components"):
             if isinstance(getattr(self, name), (str, Mapping)):
                 raise InvalidSpec(name, "give a list, not one value")
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -117,12 +121,6 @@ class JobSpec(Resources):
 def task_path(pattern: str, index: int) -> str:
     """A path of one array task: ``%a`` is its number, ``%%`` a percent sign."""
     return re.sub(r"%([a%])", lambda m: str(index) if m.group(1) == "a" else "%", pattern)
-
-
-def safe_name(text: str) -> str:
-    """A job name made of ``A-Z a-z 0-9 . _ -`` only; the same text always gives the same name."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:200]
-    return name or "job"
 
 
 def check_job_name(name: str) -> str:
@@ -191,14 +189,19 @@ def _check_options(spec: JobSpec) -> None:
         raise InvalidSpec("comment", "holds control characters or more than 1000 characters")
 
 
+def _check_path(field: str, value: Any) -> None:
+    if not isinstance(value, str) or not value.startswith("/") or _CONTROL.search(value) or "\\" in value:
+        raise InvalidSpec(field, f"{value!r} is not an absolute path free of control characters and backslashes")
+
+
 def _check_paths(spec: JobSpec) -> None:
+    for path in spec.env_files:
+        _check_path("env_files", path)
+        check_below("env_files", path, None)
     for name in ("chdir", "output", "root"):
-        value = getattr(spec, name)
-        if value is None:
-            continue
-        if not value.startswith("/") or _CONTROL.search(value) or "\\" in value:
-            raise InvalidSpec(name, f"{value!r} is not an absolute path free of control characters and backslashes")
-        check_below(name, value, spec.root, pattern=name == "output")
+        if (value := getattr(spec, name)) is not None:
+            _check_path(name, value)
+            check_below(name, value, spec.root, pattern=name == "output")
     if spec.root and spec.output is None and spec.chdir is None:
         raise InvalidSpec(
             "output", f"give it, or chdir, below {spec.root!r}: without either, Slurm writes slurm-%j.out into the login's home"

@@ -171,6 +171,11 @@ def operator(connection: str, tmp_path: Path, key: str) -> Callable[..., Callabl
     return maker
 
 
+@pytest.fixture(autouse=True)
+def _local_files_are_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_slurm.watch.output.LATE_LINES_S", 0.05)
+
+
 @pytest.fixture
 def kept(tmp_path: Path) -> FileReceipts:
     store = FileReceipts(str(tmp_path / "kept"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from structlog.testing import capture_logs
 
 from airflow_slurm.errors import FileUnreadable
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.receipts import history_of
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.parse import queue_rows
+from airflow_slurm.watch import output
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Hub, Snapshot
 from airflow_slurm.watch.waiting import Wait
@@ -74,3 +77,113 @@ async def test_an_output_that_may_not_be_read_is_said_once_and_ends_no_wait(wait
         "The job's output is not copied here: /runs/log can't be read over connection 'c1': Permission denied. Its login has to be let in, on all "
         "folders on the way too."
     ]
+
+
+async def test_how_long_a_job_has_been_unknown_outlasts_the_process_that_saw_it(wait: Wait) -> None:
+    first = follower(wait)
+    assert await first.look(looked(100.0, "RUNNING", restarts=1)) is None
+    for at in (1000.0, 1200.0):
+        assert await first.look(looked(at)) is None
+    second = follower(wait)
+    event = await second.look(looked(4599.0))
+    assert event is None
+    assert (second.view.missing_since, second.view.unknown_since, second.view.restarts) == (1000.0, 1000.0, 1)
+    event = await second.look(looked(4600.0))
+    assert event is not None
+    assert event["status"] == "unknown"
+
+
+async def test_a_job_that_is_there_again_is_waited_for_whatever_an_earlier_process_missed(wait: Wait) -> None:
+    first = follower(wait)
+    for at in (1000.0, 1200.0):
+        assert await first.look(looked(at)) is None
+    second = follower(wait)
+    assert await second.look(looked(9000.0, "RUNNING")) is None
+    assert (second.view.missing_since, second.view.unknown_since) == (None, None)
+    assert await second.look(looked(9060.0)) is None  # it is missed anew from here on
+
+
+async def test_how_long_a_controller_has_not_answered_outlasts_the_process_too(wait: Wait) -> None:
+    first = follower(wait)
+    for at in (1000.0, 1200.0):
+        assert await first.look(looked(at, asked=False)) is None
+    event = await follower(wait).look(looked(4600.0, asked=False))
+    assert event is not None
+    assert (event["status"], event["view"]["unknown_since"]) == ("unknown", 1000.0)
+
+
+async def test_an_end_that_nobody_acted_on_is_judged_anew(wait: Wait) -> None:
+    assert await follower(wait).look(looked(100.0, "COMPLETED")) is not None
+    second = follower(wait)
+    event = await second.look(looked(200.0, "FAILED", status="256"))
+    assert event is not None
+    assert event["view"]["state"] == "FAILED"
+
+
+async def test_the_tasks_of_an_array_that_were_unknown_have_been_so_since_then(wait: Wait) -> None:
+    def looks(at: float) -> Snapshot:
+        return Snapshot(at, frozenset({"7"}), {}, {})
+
+    array = replace(wait, array="0-1", log_path=None)
+    first = follower(array)
+    for at in (1000.0, 1200.0):
+        assert await first.look(looks(at)) is None
+    second = follower(array)
+    assert await second.look(looks(4599.0)) is None
+    event = await second.look(looks(4600.0))
+    assert event is not None
+    assert event["status"] == "unknown"
+
+
+async def test_where_all_of_the_output_is_is_said_at_start_and_end(wait: Wait, tmp_path: Path) -> None:
+    watching = follower(replace(wait, page="https://airflow/slurm/…/output/1"), Output(tmp_path / "log"))
+    with capture_logs() as said:
+        for at, state in ((100.0, "PENDING"), (160.0, "RUNNING"), (220.0, "RUNNING"), (280.0, "COMPLETED")):
+            await watching.look(looked(at, state))
+    where = "Its output is in /runs/log (all of it: https://airflow/slurm/…/output/1)"
+    assert [line["event"] for line in said if "output" in line["event"]] == [where, where]
+
+
+async def test_a_restarted_triggerer_copies_no_line_again_and_leaves_none_out(wait: Wait, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with capture_logs() as said:
+        log.write_text("one\ntwo\nhal")
+        assert await follower(wait, Output(log)).look(looked(1000.0, "RUNNING")) is None
+        log.write_text("one\ntwo\nhalf\nfour\n")
+        second = follower(wait, Output(log))
+        assert await second.look(looked(1060.0, "RUNNING")) is None
+        log.write_text("one\ntwo\nhalf\nfour\nfive")
+        assert await follower(wait, Output(log)).look(looked(1120.0, "COMPLETED")) is not None
+    copied = [line["event"] for line in said if line["event"].startswith("[job 7]")]
+    assert copied == ["[job 7] one", "[job 7] two", "[job 7] half", "[job 7] four", "[job 7] five"]
+
+
+async def test_how_far_an_output_was_copied_is_kept_every_five_minutes(wait: Wait, kept: FileReceipts, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    watching, kept_at = follower(wait, Output(log)), []
+    for look in range(12):
+        log.write_text("line\n" * (look + 1))
+        assert await watching.look(looked(1000.0 + 60 * look, "RUNNING")) is None
+        [record] = history_of(kept, "k")
+        assert record.view is not None
+        kept_at.append(record.view.log_offset // 5)
+    assert kept_at == [1] * 5 + [6] * 5 + [11] * 2
+
+
+async def test_lines_that_a_shared_file_system_shows_late_are_copied_too(
+    wait: Wait, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("first\n")
+    paused = asyncio.sleep
+
+    async def shows_the_rest(seconds: float) -> None:
+        assert seconds == 3.0
+        log.write_text("first\nlast")
+        await paused(0)
+
+    monkeypatch.setattr(output, "LATE_LINES_S", 3.0)
+    monkeypatch.setattr(output.asyncio, "sleep", shows_the_rest)
+    with capture_logs() as said:
+        assert await follower(wait, Output(log)).look(looked(100.0, "COMPLETED")) is not None
+    assert [line["event"] for line in said if line["event"].startswith("[job 7]")] == ["[job 7] first", "[job 7] last"]

@@ -135,3 +135,20 @@ def test_whatever_the_pieces_nothing_is_lost_and_nothing_comes_twice(pieces: lis
 
     *whole, last = "".join(pieces).split("\n")
     assert asyncio.run(follow()) == "\n".join([*(line.rstrip("\r") for line in whole), last])
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=20), max_size=8), st.integers(0, 7))
+def test_whoever_goes_on_from_what_was_told_gives_every_line_once(pieces: list[str], stop: int) -> None:
+    async def follow() -> list[str]:
+        tail, remote, lines = LogTail("/log"), RemoteFile(), []
+        remote.data = b""
+        for number, piece in enumerate(pieces):
+            remote.data += piece.encode()
+            lines += await tail.read(remote)  # type: ignore[arg-type]
+            if number == stop:
+                tail = LogTail("/log", offset=tail.told)
+        lines += await tail.read(remote)  # type: ignore[arg-type]
+        return [*lines, *tail.close()]
+
+    *whole, last = "".join(pieces).split("\n")
+    assert asyncio.run(follow()) == [line.rstrip("\r") for line in whole] + ([last] if last else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,15 +14,20 @@ import pytest
 from fastapi import FastAPI, Request
 from fastapi.testclient import TestClient
 
+from airflow_slurm.errors import FileUnreadable
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.links import task_address
+from airflow_slurm.links import OUTPUT_KEY, POINTER_KEY, keep_links
+from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, Receipt
+from airflow_slurm.settings import task_address
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import Incarnation, JobView
 from airflow_slurm.web import reading
+from airflow_slurm.work.submit import Submitted
 from tests import airflow_database as airflow_database_of_tests
 
 from .conftest import OTHER, OWNER
+from .tasks import Task
 
 RUN = "manual__2026-11-29T10:00:00+00:00"
 MINE = OWNER | {"run_id": RUN}
@@ -261,6 +267,93 @@ def test_the_output_of_an_array_is_asked_for_by_shard(visitor: Visitor, kept: Fi
     assert "?shard=7" in text
     assert "?shard=3" not in text
     assert visitor("viewer").get(f"{URL}/output/1?shard=3").status_code == 404
+
+
+class Shards(Cluster):
+    """At the process edge: the files of an array's tasks; one may not be read."""
+
+    async def size_of(self, path: str) -> int:
+        if path == "/logs/9912_1.log":
+            raise FileUnreadable(path, "c1", "Permission denied")
+        return len(self.named(path))
+
+    async def read_from(self, path: str, offset: int, limit: int) -> bytes:
+        return self.named(path)[offset : offset + limit]
+
+    def named(self, path: str) -> bytes:
+        return b"".join(b"line %d\n" % number for number in range(20)) + f"{HOSTILE} of {path}\n".encode()
+
+
+def test_the_tab_of_an_array_shows_the_last_lines_of_some_tasks_that_failed_and_some_that_run(
+    visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipt = Receipt("9912", "job-k-1", "c1", log_path="/logs/9912_%a.log", array="0-9")
+    tasks = {"COMPLETED": "0", "FAILED": "1", "TIMEOUT": "2-4,77", "RUNNING": "5-9", HOSTILE: HOSTILE, "NODE_FAIL": "$(id)"}
+    submitted(kept, waiting(), receipt)
+    client = visitor("viewer")
+    assert "<iframe" not in client.get(URL).text
+    kept.observe("k", 1, replace(waiting(), phase=Phase.RUNNING, state="RUNNING", tasks=tasks))
+    assert 'src="-1/tails/1"' in client.get(URL).text
+    monkeypatch.setattr(reading, "SlurmHook", Shards)
+    text = client.get(f"{URL}/tails/1").text
+    assert re.findall(r"<h2>Task (\d+): (\w+)</h2>", text) == [
+        ("1", "FAILED"), ("2", "TIMEOUT"), ("3", "TIMEOUT"), ("5", "RUNNING"), ("6", "RUNNING"), ("7", "RUNNING"),
+    ]  # fmt: skip
+    assert "/logs/9912_1.log can&#39;t be read over connection &#39;c1&#39;: Permission denied" in text
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; of /logs/9912_5.log</pre>" in text
+    assert "line 13\n" in text
+    assert "line 12\n" not in text
+    assert "<script" not in text
+
+
+def test_the_parts_of_a_work_are_still_shown_when_the_task_has_joined_them(
+    visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted(kept, waiting(), Receipt("9912", "job-k-1", "c1", log_path="/logs/9912.log"))
+    for key, owner in (("parts", MINE), ("somebody's", OTHER)):
+        kept.claim(key, owner)
+        kept.record(key, 1, Receipt("9900", "parts-1", "c1", log_path="/logs/9900_%a.log", array="0-1"))
+        kept.observe(key, 1, JobView("9900", phase=Phase.FAILED, state="FAILED", tasks={"FAILED": "0", "COMPLETED": "1"}))
+    pointer["before"] = ["somebody's", "parts", 7]
+    client = visitor("viewer")
+    text = client.get(URL).text
+    assert "job 9900" in text
+    assert "somebody" not in text
+    assert 'src="-1/tails/1?earlier=1"' in text
+    assert "-1/output/1?shard=1&amp;earlier=1" in text
+    assert [work["key"] for work in client.get(f"{URL}/job.json").json()["earlier"]] == ["parts"]
+    monkeypatch.setattr(reading, "SlurmHook", Shards)
+    assert "of /logs/9900_0.log" in client.get(f"{URL}/tails/1?earlier=1").text
+    assert "of /logs/9900_1.log" in client.get(f"{URL}/output/1?shard=1&earlier=1").text
+    assert client.get(f"{URL}/output/1?shard=1&earlier=0").status_code == 404
+
+
+def test_a_task_keeps_which_works_it_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me"}')
+    task = Task(lambda: SlurmJobOperator(task_id="t"))
+    done = Submitted(1, Receipt("7", "a-1", "nowhere", log_path="/logs/7"), 0.0, False)
+    for key in ("parts", "parts", "whole", "whole", "c", "d", "e"):
+        keep_links(task.context, "nowhere", key, done)
+        if key == "whole":
+            assert task.xcoms[POINTER_KEY]["before"] == ["parts"]
+    assert task.xcoms[POINTER_KEY] == {"key": "e", "n": 1, "job_id": "7", "conn_id": "nowhere", "before": ["d", "c", "whole"]}
+    assert task.xcoms[OUTPUT_KEY].endswith("/slurm/dags/d/runs/r1/tasks/t/-1/output/1")
+
+
+def test_gpu_time_of_runs_that_slurm_ended_is_shown_as_lost(visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any]) -> None:
+    runs = (
+        Incarnation(0, "REQUEUED", 1.7e9, 1.7e9 + 100, 100.0, 1, "n1", 8),
+        Incarnation(1, "PREEMPTED", 1.7e9, 1.7e9 + 60, 60.0, 1, "n1", 8),
+        Incarnation(2, "COMPLETED", 1.7e9, 1.7e9 + 600, 600.0, 1, "n1", 8),
+    )
+    submitted(kept, waiting(incarnations=runs))
+    text = visitor("viewer").get(URL).text
+    assert "0:13:20 <span" in text.replace("\n", " ")
+    assert text.count(">lost</span>") == 2
+    assert "0:21:20 of GPU time went to runs that Slurm ended before the program had" in text
+    assert "1:20:00" in text
+    submitted(kept, waiting(incarnations=(replace(runs[0], gpus=None), runs[2])))
+    assert "of GPU time went" not in visitor("viewer").get(URL).text
 
 
 def test_the_link_of_a_task_leads_to_its_page() -> None:

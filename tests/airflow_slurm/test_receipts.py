@@ -13,6 +13,7 @@ from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, history
 from airflow_slurm.truth.view import JobView
 
 from .conftest import OTHER, OWNER
+from .looking import owners_of
 
 KEY = "sft/run-12/train"
 RECEIPT = Receipt("9001", "job-1", "slurm_default", submitted_at=5.0)
@@ -22,7 +23,7 @@ def test_the_first_claim_makes_a_submission_and_the_second_joins_it(store: FileR
     first, second = store.claim(KEY, OWNER), store.claim(KEY, OTHER)
     assert (first.n, first.adopted, first.receipt) == (1, False, None)
     assert (second.n, second.adopted, second.since) == (1, True, first.since)
-    assert sorted(o["run_id"] for o in store.owners(KEY)) == ["r1", "r2"]
+    assert sorted(o["run_id"] for o in owners_of(store, KEY)) == ["r1", "r2"]
 
 
 def test_a_claim_after_the_receipt_finds_it(store: FileReceipts) -> None:
@@ -35,10 +36,10 @@ def test_after_a_close_comes_the_next_number_and_no_owner_is_left(store: FileRec
     store.claim(KEY, OWNER)
     store.close(KEY, 1, JobEnd("interrupted"))
     assert store.get(KEY) is None
-    assert store.owners(KEY) == []
+    assert owners_of(store, KEY) == []
     claim = store.claim(KEY, OTHER)
     assert (claim.n, claim.adopted) == (2, False)
-    assert store.owners(KEY) == [OTHER]
+    assert owners_of(store, KEY) == [OTHER]
 
 
 def test_the_first_close_stays(store: FileReceipts) -> None:
@@ -63,14 +64,13 @@ def test_dropping_the_last_owner_marks_the_submission_as_ending(store: FileRecei
     assert store.drop_owner(KEY, OTHER) == 0
     late = store.claim(KEY, OWNER)
     assert late.ending
-    assert store.owners(KEY) == []
+    assert owners_of(store, KEY) == []
 
 
 def test_every_call_may_come_twice(store: FileReceipts) -> None:
     assert store.claim(KEY, OWNER).n == store.claim(KEY, OWNER).n == 1
-    store.add_owner(KEY, OTHER)
-    store.add_owner(KEY, OTHER)
-    assert len(store.owners(KEY)) == 2
+    assert store.claim(KEY, OTHER).n == store.claim(KEY, OTHER).n == 1
+    assert len(owners_of(store, KEY)) == 2
     assert (store.drop_owner(KEY, OTHER), store.drop_owner(KEY, OTHER)) == (1, 1)
 
 
@@ -93,7 +93,8 @@ def test_incidents_are_kept_in_order(store: FileReceipts) -> None:
 def test_what_was_seen_is_kept(store: FileReceipts) -> None:
     store.claim(KEY, OWNER)
     store.observe(KEY, 1, JobView("9001", state="RUNNING"))
-    assert store.last_view(KEY, 1) == JobView("9001", state="RUNNING")
+    [record] = history_of(store, KEY)
+    assert record.view == JobView("9001", state="RUNNING")
 
 
 def _claims(root: str, number: int, results: multiprocessing.Queue[list[Claim]]) -> None:
@@ -113,7 +114,7 @@ def test_of_several_processes_exactly_one_makes_each_submission(tmp_path: Path) 
     made = [sum(not answers[i].adopted for answers in claims) for i in range(20)]
     assert made == [1] * 20
     assert {answer.n for answers in claims for answer in answers} == {1}
-    assert len(FileReceipts(str(tmp_path / "r")).owners("key-7")) == 4
+    assert len(owners_of(FileReceipts(str(tmp_path / "r")), "key-7")) == 4
 
 
 def test_a_claimer_that_died_before_its_first_write_is_adopted(store: FileReceipts) -> None:

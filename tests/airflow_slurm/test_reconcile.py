@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
@@ -181,3 +183,14 @@ def test_while_somebody_does_not_answer_nothing_is_forgotten() -> None:
     assert not may_be_forgotten(view, Observation(500, None, False))
     assert not may_be_forgotten(view, Observation(500, None, True, [], accounting_kept=False))
     assert not may_be_forgotten(START, seen)
+
+
+def test_the_gpu_time_of_each_run_is_what_it_was_given_and_that_of_a_run_that_slurm_ended_is_lost() -> None:
+    rows = [replace(row, gpus=gpus) for row, gpus in zip(accounted("PREEMPTED", "REQUEUED", "COMPLETED"), (4, None, 2), strict=True)]
+    view = replay((0, queued("RUNNING", 2), accounted("RUNNING")), (60, None, rows))[-1]
+    assert [(run.gpus, run.gpu_seconds, run.lost) for run in view.incarnations] == [(4, 40.0, True), (None, None, True), (2, 20.0, False)]
+    assert view.lost_gpu_seconds == 40.0
+    # Accounting has not heard of the last run yet: what it says of the one before is not that one's.
+    late = replay((0, queued("RUNNING", 2), []), (60, queued("COMPLETED", 2), rows[:2]))[-1]
+    assert [run.gpus for run in late.incarnations] == [4, None, None]
+    assert JobView.from_json(view.to_json()) == view

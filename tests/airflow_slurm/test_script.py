@@ -16,8 +16,8 @@ from airflow_slurm.containers import WRONG_IMAGE
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.requests import JobRequest
 from airflow_slurm.slurm.names import job_name_for
-from airflow_slurm.slurm.script import NO_MODULE, own_exits, quote_directive, render
-from airflow_slurm.spec import JobSpec, check_job_name, safe_name
+from airflow_slurm.slurm.script import NO_ENV_FILE, NO_MODULE, own_exits, quote_directive, render
+from airflow_slurm.spec import JobSpec, check_job_name
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 NASTY = 'it is "fine"; rm -rf $HOME `id` \\ it\'s\n#SBATCH --qos=admin'
@@ -105,14 +105,6 @@ def test_a_quoted_directive_reads_back(value: str) -> None:
     assert (read, escaped) == (value, False)
 
 
-@given(TEXT)
-def test_a_safe_name_is_safe_and_always_the_same(text: str) -> None:
-    name = safe_name(text)
-    assert set(name) <= set("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
-    assert 1 <= len(name) <= 200
-    assert safe_name(text) == name
-
-
 @pytest.mark.parametrize("name", ["sft (run 1)", "a b", "$(id)", "a\nb", "", "-n", "x" * 201, "a;b", "a|b"])
 def test_a_name_that_is_not_safe_is_refused_by_field(name: str) -> None:
     with pytest.raises(InvalidSpec) as caught:
@@ -145,6 +137,10 @@ def test_the_default_name_depends_on_key_and_number_alone() -> None:
         ("output", {"output": "/elsewhere/x.log", "root": "/runs"}),
         ("output", {"root": "/runs"}),
         ("chdir", {"chdir": "/a\nb"}),
+        ("env_files", {"env_files": "/secrets"}),
+        ("env_files", {"env_files": ["secrets"]}),
+        ("env_files", {"env_files": ["/a/../secrets"]}),
+        ("env_files", {"env_files": [7]}),
         ("command", {"body": "true"}),
     ],
 )
@@ -184,3 +180,24 @@ def test_the_scripts_own_exit_codes_are_those_of_what_it_has_to_load() -> None:
     assert own_exits(JobSpec(command=("true",), modules=("cuda",))) == {NO_MODULE: "no_module"}
     assert own_exits(JobSpec.from_mapping({"command": ["true"], "container": image})) == {WRONG_IMAGE: "wrong_image"}
     assert own_exits(JobSpec.from_mapping({"command": ["true"], "container": image | {"image": f"a/b@sha256:{'0' * 64}"}})) == {}
+
+
+def test_variables_of_a_file_on_the_cluster_reach_the_program_and_stand_in_no_script(tmp_path: Path) -> None:
+    secret = tmp_path / "it's a file"
+    secret.write_text("TOKEN='s3cr$t \"x\"'\nPLAIN=1\n")
+    program = (sys.executable, "-c", "import json, os; print(json.dumps([os.environ.get(n) for n in ('TOKEN', 'PLAIN', 'OWN')]))")
+    script = render(JobSpec(command=program, env={"OWN": "y"}, env_files=(str(secret),)))
+    assert "s3cr" not in script
+    assert json.loads(run(script, tmp_path)) == ['s3cr$t "x"', "1", "y"]
+
+
+@pytest.mark.parametrize("content", [None, "A=1\nthis is no assignment\n"])
+def test_a_file_of_variables_that_cant_be_read_ends_the_job_before_its_program(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "env").write_text(content)
+    spec = JobSpec(command=("touch", str(tmp_path / "ran")), env_files=(str(tmp_path / "env"),))
+    done = subprocess.run(["/bin/bash", "-c", render(spec)], capture_output=True, text=True)
+    assert done.returncode == NO_ENV_FILE
+    assert f"the environment file {tmp_path}/env could not be read" in done.stderr
+    assert not (tmp_path / "ran").exists()
+    assert own_exits(spec) == {NO_ENV_FILE: "no_env_file"}

@@ -24,6 +24,7 @@ from airflow_slurm.truth.view import JobView
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, HASTY, connection_uri
+from .looking import submit_held
 from .tasks import Task
 
 pytestmark = pytest.mark.slurm
@@ -230,7 +231,7 @@ def test_a_start_that_took_too_long_ends_the_job_and_the_task(
     operator: Any, connection: str, store: FileReceipts, key: str, jobs_named: JobsNamed
 ) -> None:
     before = SlurmHook(connection).run(
-        lambda client: client.submit_held(JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 9))
+        lambda client: submit_held(client, JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 9))
     )
     task = Task(operator({"command": ["true"], "dependency": f"afterany:{before.job_id}"}, max_wait_s=1.0))
     deferred = task.execute()

@@ -23,6 +23,7 @@ from airflow_slurm.spec import JobSpec
 from local.slurm_cluster import PrivateSlurm
 
 from .faults.helpers import appears, until
+from .looking import submit_held
 from .tasks import Task
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(180)]
@@ -72,7 +73,7 @@ class Jobs:
         return job_name_for(f"{self._key}/{way}", 1)
 
     async def start(self, way: str, asked: dict[str, Any]) -> None:
-        receipt = await self._client.submit_held(JobSpec.from_mapping(asked), self.name(way))
+        receipt = await submit_held(self._client, JobSpec.from_mapping(asked), self.name(way))
         await self._client.release(receipt.job_id)
 
     async def end(self, way: str) -> QueueRow:

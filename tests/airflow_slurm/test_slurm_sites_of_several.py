@@ -26,6 +26,7 @@ from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OWNER, connection_uri
 from .faults.helpers import appears
+from .looking import submit_held
 from .tasks import Task
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -148,7 +149,7 @@ def test_the_reconciler_and_the_sensor_of_another_cluster(far: str, store: FileR
     hook = SlurmHook(far)
     store.claim(key, OWNER)
     store.close(key, 1, JobEnd("cancelled", "never_queued"))
-    orphan = hook.run(lambda client: client.submit_held(JobSpec(body="true", output="/dev/null", mem="50M"), job_name_for(key, 1)))
+    orphan = hook.run(lambda client: submit_held(client, JobSpec(body="true", output="/dev/null", mem="50M"), job_name_for(key, 1)))
     assert orphan.cluster == "c2"
     found = reconcile(hook, store, lambda owner: False, policy=HASTY, orphan_age_s=0.0)
     assert [(f.kind, f.job_id) for f in found] == [("orphan", orphan.job_id)]

@@ -28,6 +28,7 @@ from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OTHER, OWNER, QUICK
 from .faults.helpers import appears
+from .looking import submit_held
 
 pytestmark = pytest.mark.slurm
 POLITE = "trap 'echo saved > {0}/saved; exit 75' USR1; touch {0}/up; while :; do sleep 0.1; done"
@@ -156,8 +157,8 @@ def test_the_reconciler_ends_what_nobody_owns_and_leaves_the_rest(
     store.claim(f"{key}/late", OTHER)
     store.close(f"{key}/late", 1, JobEnd("cancelled", "never_queued"))
     held = JobSpec(body="true", output="/dev/null")
-    orphan = hook.run(lambda client: client.submit_held(held, late))
-    others = [hook.run(lambda client, name=name: client.submit_held(held, name)) for name in (theirs, "job-by-hand")]  # type: ignore[misc]
+    orphan = hook.run(lambda client: submit_held(client, held, late))
+    others = [hook.run(lambda client, name=name: submit_held(client, held, name)) for name in (theirs, "job-by-hand")]  # type: ignore[misc]
 
     def is_alive(owner: Owner) -> bool:
         return owner["run_id"] == "r1"

@@ -22,6 +22,7 @@ from local.slurm_cluster import PrivateSlurm
 from .conftest import CONN_ID, HASTY, OTHER, OWNER, QUICK, connection_uri
 from .faults.helpers import DiesAt, Killed, appears, slow_command, until
 from .faults.proxy import Proxy
+from .looking import owners_of, submit_held
 
 pytestmark = pytest.mark.slurm
 JobsNamed = Callable[[str], list[tuple[str, str]]]
@@ -115,15 +116,15 @@ async def test_two_runs_that_share_a_key_share_a_job(client: SlurmClient, store:
     )
     alive = [job_id for job_id, state in jobs_named(job_name_for(key, 1)) if state != "CANCELLED"]
     assert alive == [first.receipt.job_id] == [second.receipt.job_id]
-    assert len(store.owners(key)) == 2
+    assert len(owners_of(store, key)) == 2
 
 
 async def test_of_several_jobs_of_one_name_the_oldest_stays_and_it_is_written_down(
     slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, jobs_named: JobsNamed
 ) -> None:
     store.claim(key, OWNER)
-    first = await client.submit_held(JobSpec(command=("sleep", "60"), output="/dev/null"), job_name_for(key, 1))
-    second = await client.submit_held(JobSpec(command=("sleep", "60"), output="/dev/null"), job_name_for(key, 1))
+    first = await submit_held(client, JobSpec(command=("sleep", "60"), output="/dev/null"), job_name_for(key, 1))
+    second = await submit_held(client, JobSpec(command=("sleep", "60"), output="/dev/null"), job_name_for(key, 1))
     done = await sent(client, store, key)
     assert done.receipt.job_id == first.job_id
     assert dict(jobs_named(job_name_for(key, 1)))[second.job_id] == "CANCELLED"
@@ -132,7 +133,7 @@ async def test_of_several_jobs_of_one_name_the_oldest_stays_and_it_is_written_do
 
 async def test_a_job_that_has_ended_meanwhile_is_found_and_not_sent_again(client: SlurmClient, store: FileReceipts, key: str) -> None:
     store.claim(key, OWNER)
-    old = await client.submit_held(JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 1))
+    old = await submit_held(client, JobSpec(command=("true",), output="/dev/null"), job_name_for(key, 1))
     await client.release(old.job_id)
 
     async def completed() -> bool:
@@ -168,8 +169,8 @@ async def test_while_nobody_can_be_asked_nothing_is_sent_twice(
 
 async def test_somebody_elses_hold_is_not_lifted(slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str) -> None:
     spec = JobSpec(command=("true",), output="/dev/null", nodes=2, exclusive=True)
-    blocker = await client.submit_held(
-        JobSpec(command=("sleep", "60"), output="/dev/null", nodes=2, exclusive=True), f"{job_name_for(key, 9)}"
+    blocker = await submit_held(
+        client, JobSpec(command=("sleep", "60"), output="/dev/null", nodes=2, exclusive=True), f"{job_name_for(key, 9)}"
     )
     await client.release(blocker.job_id)
     done = await submit(client, store, work_of(key, spec), OWNER, look_up=QUICK)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.receipts import Receipt
+from airflow_slurm.receipts import Receipt, history_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import AccountingRow
@@ -27,6 +27,7 @@ from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK
 from .faults.helpers import appears, until
+from .looking import submit_held
 
 pytestmark = pytest.mark.slurm
 
@@ -58,9 +59,9 @@ async def test_a_job_that_completes(connection: str, client: SlurmClient, store:
     assert (status, view.state, view.exit_code, view.succeeded) == ("ended", "COMPLETED", 0, True)
     assert view.node_list in ("n1", "n2")
     assert view.elapsed_s is not None
-    kept = store.last_view(key, 1)
-    assert kept is not None
-    assert kept.state == "COMPLETED"
+    [record] = history_of(store, key)
+    assert record.view is not None
+    assert record.view.state == "COMPLETED"
 
 
 async def test_a_job_that_fails_keeps_its_exit_code(connection: str, client: SlurmClient, store: FileReceipts, key: str) -> None:
@@ -102,15 +103,17 @@ async def test_a_requeued_job_is_waited_for_and_both_runs_are_told(
     slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path
 ) -> None:
     body = f'touch {shared}/run-${{SLURM_RESTART_COUNT:-0}}; [ "${{SLURM_RESTART_COUNT:-0}}" -ge 1 ] || sleep 60'
-    wait = await started(client, store, key, body, requeue=True)
+    wait = await started(client, store, key, body, requeue=True, gres="gpu:1")
     waiting = asyncio.create_task(event_of(connection, wait, 100))
     await appears(shared / "run-0")
-    await client.requeue(wait.job_id)
+    slurm.run("scontrol", "requeue", wait.job_id)
     status, view = await waiting
     assert (status, view.state, view.restarts) == ("ended", "COMPLETED", 1)
     assert (shared / "run-1").exists()
     assert [run.restart for run in view.incarnations] == [0, 1]
     assert view.incarnations[0].state == "REQUEUED"
+    assert [(run.gpus, run.lost) for run in view.incarnations] == [(1, True), (1, False)]
+    assert view.lost_gpu_seconds == view.incarnations[0].elapsed_s
 
 
 async def test_a_controller_that_goes_away_fails_nothing(
@@ -174,7 +177,7 @@ async def test_a_job_of_another_name_under_the_same_id_is_another_job(client: Sl
 
 async def test_a_start_that_takes_too_long_is_reported(connection: str, client: SlurmClient, store: FileReceipts, key: str) -> None:
     wait = await started(client, store, key, "sleep 15", nodes=2, exclusive=True)
-    behind = await client.submit_held(JobSpec(body="true", output="/dev/null", nodes=2, exclusive=True), job_name_for(key, 7))
+    behind = await submit_held(client, JobSpec(body="true", output="/dev/null", nodes=2, exclusive=True), job_name_for(key, 7))
     await client.release(behind.job_id)
     view_of = replace(wait, job_id=behind.job_id, job_name=behind.job_name, max_wait_s=2.0)
     status, view = await event_of(connection, view_of)

@@ -23,6 +23,7 @@ from airflow_slurm.watch.poller import Snapshot, Watched, hub_of
 from airflow_slurm.watch.waiting import ENDING_GRACE_S, due_of_tasks
 
 from .conftest import OTHER, OWNER
+from .looking import owners_of
 
 
 @pytest.fixture
@@ -268,13 +269,13 @@ async def test_clearing_a_late_call_or_a_restart_ends_nothing(
     wait: Wait, claimed: FileReceipts, state: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await killed(wait, state, monkeypatch) == []
-    assert claimed.owners("k") == [OWNER]
+    assert owners_of(claimed, "k") == [OWNER]
 
 
 async def test_a_job_of_two_runs_outlives_the_first(wait: Wait, claimed: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
     claimed.claim("k", OTHER)
     assert await killed(wait, "failed", monkeypatch) == []
-    assert claimed.owners("k") == [OTHER]
+    assert owners_of(claimed, "k") == [OTHER]
 
 
 async def test_what_on_kill_could_not_do_is_left_to_the_reconciler(
@@ -286,7 +287,7 @@ async def test_what_on_kill_could_not_do_is_left_to_the_reconciler(
     monkeypatch.setattr(triggers, "task_state", gone)
     await SlurmJobTrigger("c1", as_json(wait)).on_kill()
     await asyncio.gather(*triggers._DETACHED)
-    assert claimed.owners("k") == [OWNER]
+    assert owners_of(claimed, "k") == [OWNER]
 
 
 def test_the_state_of_a_mapped_task_is_found_under_its_index(monkeypatch: pytest.MonkeyPatch) -> None:

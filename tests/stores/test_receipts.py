@@ -33,6 +33,11 @@ def store(catalog_url: str) -> CatalogReceipts:
     return CatalogReceipts(catalog_url, gpus=2)
 
 
+def owners_of(store: CatalogReceipts) -> list[dict[str, Any]]:
+    live = store.get(KEY)
+    return [] if live is None else list(live.owners)
+
+
 def test_a_trigger_rebuilds_it_from_a_path_and_json(catalog_url: str) -> None:
     rebuilt = provider.load_store(PATH, {"url": catalog_url})
     assert isinstance(rebuilt, provider.ReceiptStore)
@@ -56,21 +61,20 @@ def test_a_second_run_adopts_the_living_submission(store: CatalogReceipts) -> No
     assert (second.n, second.adopted, second.since) == (1, True, first.since)
     assert second.receipt is not None
     assert second.receipt.job_id == "17"
-    assert store.owners(KEY) == [owner("a"), owner("b")]
+    assert owners_of(store) == [owner("a"), owner("b")]
 
 
 def test_the_same_owner_twice_is_one_owner(store: CatalogReceipts) -> None:
     store.claim(KEY, owner("a"))
     store.claim(KEY, owner("a"))
-    store.add_owner(KEY, owner("a"))
-    assert store.owners(KEY) == [owner("a")]
+    assert owners_of(store) == [owner("a")]
 
 
 def test_after_a_close_the_next_claim_counts_on(store: CatalogReceipts) -> None:
     store.claim(KEY, owner("a"))
     store.close(KEY, 1, provider.JobEnd("interrupted"))
     assert store.get(KEY) is None
-    assert store.owners(KEY) == []
+    assert owners_of(store) == []
     claim = store.claim(KEY, owner("a"))
     assert (claim.n, claim.adopted, claim.receipt) == (2, False, None)
 
@@ -123,7 +127,7 @@ def test_a_job_that_is_ending_is_not_adopted_and_gets_no_owner(store: CatalogRec
     store.drop_owner(KEY, owner("a"))
     claim = store.claim(KEY, owner("b"))
     assert claim.ending is True
-    assert store.owners(KEY) == []
+    assert owners_of(store) == []
 
 
 def test_dropping_a_stranger_marks_nothing_while_an_owner_is_left(store: CatalogReceipts) -> None:
@@ -149,7 +153,7 @@ def test_of_many_claims_at_once_exactly_one_makes_the_submission(catalog_url: st
         thread.join(60)
     assert sorted(a.adopted for a in answers) == [False, True, True, True, True, True]
     assert {a.n for a in answers} == {1}
-    assert len(CatalogReceipts(catalog_url).owners(KEY)) == 6
+    assert len(owners_of(CatalogReceipts(catalog_url))) == 6
 
 
 def test_the_database_itself_refuses_a_second_living_submission(store: CatalogReceipts, catalog: Catalog) -> None:
@@ -195,6 +199,23 @@ def test_gpu_seconds_are_counted_for_each_incarnation(store: CatalogReceipts, ca
     store.close(KEY, 1, provider.JobEnd("succeeded", view=view))
     rows = [(r.name, r.state, r.gpu_seconds, r.cluster) for r in catalog.runs.attempts(KEY)]
     assert rows == [("1-17.0", "NODE_FAIL", 120.0, "c1"), ("1-17.1", "COMPLETED", 60.0, "c1")]
+
+
+def test_gpu_seconds_are_those_of_the_gpus_that_a_run_was_given_and_what_slurm_ended_counts_as_lost(
+    store: CatalogReceipts, catalog: Catalog
+) -> None:
+    store.claim(KEY, owner("a"))
+    incarnations = (Incarnation(0, "PREEMPTED", 1000.0, 1060.0, 60.0, gpus=8), Incarnation(1, "COMPLETED", 1100.0, 1130.0, 30.0, gpus=0))
+    store.observe(KEY, 1, JobView("17", "c1", Phase.SUCCEEDED, "COMPLETED", restarts=1, incarnations=incarnations))
+    assert [(r.gpu_seconds, r.lost) for r in catalog.runs.attempts(KEY)] == [(480.0, True), (0.0, False)]
+
+
+def test_a_receipt_keeps_when_its_job_was_queued(store: CatalogReceipts) -> None:
+    store.claim(KEY, owner("a"))
+    store.record(KEY, 1, provider.Receipt("17", "a-1", "c1", queued_at=5.0))
+    receipt = store.claim(KEY, owner("a")).receipt
+    assert receipt is not None
+    assert receipt.queued_at == 5.0
 
 
 def test_an_incident_is_kept_once(store: CatalogReceipts) -> None:

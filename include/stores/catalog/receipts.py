@@ -74,7 +74,8 @@ class CatalogReceipts:
 
     Args:
         url: the catalog's database.
-        gpus: GPUs of the jobs it claims, kept with the submission, for GPU-seconds (elapsed time × gpus) of each incarnation.
+        gpus: GPUs of the jobs it claims, kept with the submission, for GPU-seconds (elapsed time × gpus) of each incarnation of which
+            accounting does not say what it was given.
         parts: of an array: the keys of its tasks, by their numbers. Claiming the array claims those of them that are free.
     """
 
@@ -146,14 +147,6 @@ class CatalogReceipts:
         with self._db.read() as connection:
             row = _live(connection, key)
             return None if row is None else _submission(row, _owners(connection, key))
-
-    def owners(self, key: str) -> list[dict[str, Any]]:
-        with self._db.read() as connection:
-            return _owners(connection, key)
-
-    def add_owner(self, key: str, owner: Mapping[str, Any]) -> None:
-        with self._db.write("receipts") as connection:
-            _add_owner(connection, key, owner, self._db.now())
 
     def drop_owner(self, key: str, owner: Mapping[str, Any]) -> int:
         """Takes the owner away and gives how many are left; with the last one the live submission is marked as ending."""
@@ -232,7 +225,7 @@ def _keep_incarnations(connection: sa.Connection, key: str, n: int, view: Mappin
     gpus = connection.execute(sa.select(submissions.c.gpus).where(submissions.c.key == key, submissions.c.n == n)).scalar() or 0
     for item in view.get("incarnations") or ():
         seconds = max(0.0, float(item.get("elapsed_s") or 0.0))
-        job, restart = int(view["job_id"]), int(item.get("restart") or 0)
+        job, restart, given = int(view["job_id"]), int(item.get("restart") or 0), item.get("gpus")
         row = {
             "key": key,
             "name": f"{n}-{job}.{restart}",
@@ -243,7 +236,7 @@ def _keep_incarnations(connection: sa.Connection, key: str, n: int, view: Mappin
             "state": str(item.get("state") or ""),
             "started_at": _time(item.get("start_time")),
             "ended_at": _time(item.get("end_time")),
-            "gpu_seconds": seconds * gpus,
+            "gpu_seconds": seconds * (gpus if given is None else int(given)),
         }
         upsert(connection, attempts, row, keys=("key", "name"))
 

@@ -52,6 +52,10 @@ class Committed:
     committed_at: str
 
 
+LOST_STATES = ("REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LAUNCH_FAILED", "RECONFIG_FAIL")
+"""Ends that Slurm gives a run, whatever its program did."""
+
+
 @dataclass(frozen=True)
 class AttemptRow:
     """One incarnation of one Slurm job of a key."""
@@ -63,6 +67,11 @@ class AttemptRow:
     ended_at: str | None
     gpu_seconds: float
     report: Report | None
+
+    @property
+    def lost(self) -> bool:
+        """Whether Slurm ended it before the program had: its GPU-seconds since the last checkpoint are lost."""
+        return self.state in LOST_STATES
 
 
 def attempt_ref(key: str, attempt: str) -> str:

@@ -104,10 +104,6 @@ class SlurmClient:
         """Let the connection be opened so often from now on; without a call, as often as it breaks."""
         self._transport.allow_connects(count)
 
-    async def submit_held(self, spec: JobSpec, job_name: str) -> Receipt:
-        """Queue a job, held; as :meth:`submit_and_look`."""
-        return (await self.submit_and_look(spec, job_name)).receipt
-
     async def submit_and_look(self, spec: JobSpec, job_name: str) -> Queued:
         """Queue a job, held, and look for others of its name, in one command line.
 
@@ -204,10 +200,6 @@ class SlurmClient:
         """Why some of these nodes (as Slurm lists them) are down or drained."""
         return parse.node_reasons(await self._ask(commands.scontrol_show_nodes(nodes, cluster or self._site.cluster)))
 
-    async def requeue(self, job_id: str, cluster: str | None = None) -> None:
-        """Put a job back into the queue under its id."""
-        await self._ask(commands.scontrol_requeue(job_id, cluster or self._site.cluster))
-
     async def cancel(self, job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> None:
         """End a job, or send its processes a signal. A job that has ended already, or is unknown, is no error."""
         argv = commands.scancel(job_id, signal=signal, cluster=cluster or self._site.cluster, waiting_only=waiting_only)
@@ -233,10 +225,6 @@ class SlurmClient:
             from airflow_slurm.site.record import check_possible
 
             await check_possible(self, self._records, spec)
-
-    async def sftp(self) -> asyncssh.SFTPClient:
-        """An SFTP client on the shared connection, kept open; don't close it."""
-        return await self._transport.sftp()
 
     async def size_of(self, path: str) -> int | None:
         """Bytes of a remote file; None if it isn't there."""

@@ -17,16 +17,17 @@ class LogTail:
     """Follows one remote file that only grows, or is started anew by a requeued job.
 
     :param path: of the file on the cluster. :param chunk: bytes taken at one look. :param limit: bytes taken in all; of
-        what comes after them only the end is shown, when the job has ended.
+        what comes after them only the end is shown, when the job has ended. :param offset: bytes at its beginning that were read before.
+    :ivar told: bytes whose lines have been given; what an unfinished line holds is not among them.
     """
 
-    def __init__(self, path: str, chunk: int = CHUNK, limit: int = LIMIT) -> None:
+    def __init__(self, path: str, chunk: int = CHUNK, limit: int = LIMIT, offset: int = 0) -> None:
         self.path = path
         self._chunk = chunk
         self._limit = limit
         self._taken = 0
         self._capped = False
-        self._offset = 0
+        self._offset = self.told = offset
         self._decoder = ChunkDecoder()
         self._rest = ""
         self._mark = b""
@@ -49,7 +50,7 @@ class LogTail:
     def close(self) -> list[str]:
         """What is left when the file won't grow any more: a last line without its end."""
         text = self._rest + self._decoder.feed(b"", final=True)
-        self._rest = ""
+        self._rest, self.told = "", self._offset
         return [text] if text else []
 
     async def _forward(self, client: SlurmClient, size: int, final: bool) -> list[str]:
@@ -76,7 +77,9 @@ class LogTail:
             whole = data.lstrip(_CONTINUATIONS) if len(data) > _LONGEST_TAIL else data
             skipped, data = skipped + len(data) - len(whole), whole
             lines.append(f"[{skipped} bytes of output left out here; all of it is in {self.path}]")
-        return lines + self._complete(self._decoder.feed(data))
+        return lines + self._complete(
+            self._decoder.feed(data), self._offset - len(data) + data.rfind(b"\n") + 1 if b"\n" in data else self.told
+        )
 
     def _anew(self) -> str:
         self._restart(0)
@@ -93,16 +96,17 @@ class LogTail:
         ]
 
     def _restart(self, offset: int) -> None:
-        self._offset = offset
+        self._offset = self.told = offset
         self._decoder = ChunkDecoder()
         self._rest = ""
         self._mark = b""
 
-    def _complete(self, text: str) -> list[str]:
+    def _complete(self, text: str, told: int) -> list[str]:
         *whole, self._rest = (self._rest + text).split("\n")
+        self.told = told
         if len(self._rest) > self._chunk:
             whole.append(self._rest)
-            self._rest = ""
+            self._rest, self.told = "", self._offset
         return [line.rstrip("\r") for line in whole]
 
 

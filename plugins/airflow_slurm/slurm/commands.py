@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_slurm.errors import InvalidSpec
@@ -142,11 +142,6 @@ def scontrol_release(job_id: str, cluster: str | None = None) -> list[str]:
     return ["scontrol", *clusters_option(cluster), "release", check_job_id(job_id)]
 
 
-def scontrol_requeue(job_id: str, cluster: str | None = None) -> list[str]:
-    """Put a job back into the queue under its id."""
-    return ["scontrol", *clusters_option(cluster), "requeue", check_job_id(job_id)]
-
-
 def scontrol_show_config(cluster: str | None = None) -> list[str]:
     """The controller's configuration, and when it was started."""
     return ["scontrol", *clusters_option(cluster), "show", "config"]
@@ -189,16 +184,6 @@ def check_job_id(job_id: str) -> str:
     if not isinstance(job_id, str) or not _JOB_ID.fullmatch(job_id):
         raise InvalidSpec("job_id", f"{job_id!r} is not a Slurm job id")
     return job_id
-
-
-def clean_environment(environ: Mapping[str, str], site: ClientSite = ANY_SITE) -> dict[str, str]:
-    """What of an environment a Slurm client may see: used where the client runs on this very machine."""
-    kept = {name: environ[name] for name in KEPT_VARIABLES if name in environ}
-    if site.slurm_conf:
-        kept["SLURM_CONF"] = site.slurm_conf
-    if site.slurm_bin:
-        kept["PATH"] = f"{site.slurm_bin}:{kept.get('PATH', '/usr/bin:/bin')}"
-    return kept | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0"}
 
 
 def remote_line(argv: Sequence[str], site: ClientSite, mark: str, input_bytes: int | None = None, then: Sequence[str] | None = None) -> str:

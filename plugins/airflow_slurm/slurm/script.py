@@ -10,8 +10,9 @@ from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.resources import Resources, gpus_of, switches_of
 from airflow_slurm.spec import JobSpec
 
-#: Exit code of a job whose environment module could not be loaded. Neither sysexits.h, the shell nor Python ends with it, or with WRONG_IMAGE.
-NO_MODULE = 111
+#: Exit codes of a job that can't load an environment module, or a file of variables. Neither sysexits.h, the shell nor Python ends with one of
+#: them, or with WRONG_IMAGE.
+NO_MODULE, NO_ENV_FILE = 111, 113
 #: Where the ``module`` function comes from in a shell that is no login shell.
 _MODULE_INIT = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash"
 #: Fields and options that every component of a job may have, and those that belong to the job as a whole.
@@ -53,6 +54,7 @@ def render(spec: JobSpec) -> str:
         lines += ["#SBATCH hetjob", *(f"#SBATCH {option}" for option in _resources(part))]
     lines += ["", "export SLURM_EXPORT_ENV=ALL"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(spec.env.items())]
+    lines += _env_file_lines(spec.env_files)
     lines += _module_lines(spec.modules)
     lines += [_lines_only(line) for line in spec.setup]
     lines += spec.container.check_lines() if spec.container else []
@@ -63,6 +65,7 @@ def render(spec: JobSpec) -> str:
 def own_exits(spec: JobSpec) -> dict[int, str]:
     """Exit codes that this job's script ends with before its program has begun, and the cause in one word: another try would end the same."""
     found = {NO_MODULE: "no_module"} if spec.modules else {}
+    found |= {NO_ENV_FILE: "no_env_file"} if spec.env_files else {}
     return found | ({WRONG_IMAGE: "wrong_image"} if spec.container and spec.container.is_file else {})
 
 
@@ -110,6 +113,15 @@ def _command(spec: JobSpec) -> tuple[str, ...]:
     # Without a number of tasks, Slurm starts one on each node.
     tasks = spec.ntasks or (spec.ntasks_per_node or 1) * (spec.nodes or 1)
     return spec.container.command(spec.command, several_tasks=tasks > 1)
+
+
+def _env_file_lines(paths: tuple[str, ...]) -> list[str]:
+    lines = []
+    for path in paths:
+        said = shlex.quote(f"airflow_slurm: the environment file {path} could not be read")
+        failed = f"{{ printf '%s\\n' {said} >&2; exit {NO_ENV_FILE}; }}"
+        lines.append(f"set -a; [ -f {shlex.quote(path)} ] && . {shlex.quote(path)} || {failed}; set +a")
+    return lines
 
 
 def _module_lines(modules: tuple[str, ...]) -> list[str]:

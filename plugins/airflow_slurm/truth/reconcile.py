@@ -232,9 +232,10 @@ def _unasked(before: JobView, seen: Observation, graces: Graces) -> JobView:
 
 def _with_incarnations(view: JobView, rows: Sequence[AccountingRow]) -> JobView:
     """All runs of the job; the newest as the view has it, since accounting may lag behind the queue."""
-    newest = Incarnation(view.restarts, view.state, view.start_time, view.end_time, view.elapsed_s, view.nodes, view.node_list)
+    gpus = rows[-1].gpus if len(rows) == view.restarts + 1 else None
+    newest = Incarnation(view.restarts, view.state, view.start_time, view.end_time, view.elapsed_s, view.nodes, view.node_list, gpus)
     earlier = [
-        Incarnation(number, row.state.name, row.start_time, row.end_time, row.elapsed_s, row.nodes, row.node_list)
+        Incarnation(number, row.state.name, row.start_time, row.end_time, row.elapsed_s, row.nodes, row.node_list, row.gpus)
         for number, row in enumerate(rows)
         if number < view.restarts
     ]

@@ -8,12 +8,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from airflow_slurm.slurm.reasons import in_words
-from airflow_slurm.slurm.states import Phase
+from airflow_slurm.slurm.states import Phase, parse_state
 
 
 @dataclass(frozen=True)
 class Incarnation:
-    """One run of a job id: a requeued job keeps its id and gets another of these. Times are seconds since the epoch."""
+    """One run of a job id: a requeued job keeps its id and gets another of these. Times are seconds since the epoch.
+
+    :ivar gpus: that it was given; None where accounting doesn't say.
+    """
 
     restart: int
     state: str
@@ -22,6 +25,17 @@ class Incarnation:
     elapsed_s: float | None = None
     nodes: int = 0
     node_list: str = ""
+    gpus: int | None = None
+
+    @property
+    def gpu_seconds(self) -> float | None:
+        """GPUs times seconds; None where either is not known."""
+        return None if self.gpus is None or self.elapsed_s is None else self.gpus * self.elapsed_s
+
+    @property
+    def lost(self) -> bool:
+        """Whether Slurm ended the run before the program had: preempted, put back, or its node failed."""
+        return parse_state(self.state).info.phase is Phase.LOST
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class JobView:
     :ivar history: the states it was seen in, oldest first; the newest 50.
     :ivar tasks: of an array: its task numbers by state, such as ``{"COMPLETED": "0-3", "RUNNING": "4,6"}``.
     :ivar doubtful: of one that ended: this end may be no more than what a restarted controller makes of a run that it lost.
+    :ivar log_offset: up to which byte its output is in the task's log.
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
     """
@@ -90,6 +105,7 @@ class JobView:
     reason_looks: int = 0
     reason_since: float | None = None
     doubtful: bool = False
+    log_offset: int = 0
 
     @property
     def ended(self) -> bool:
@@ -154,6 +170,21 @@ class JobView:
         change = Change(self.observed_at or 0.0, self.state or self.phase.value, self.reason, self.restarts, self.node_list)
         return replace(self, history=(*before.history, change)[-KEPT_CHANGES:])
 
+    def taking_up(self, before: JobView) -> JobView:
+        """The first view of a process that begins to look, given the last of an earlier one: what that waited for goes on, deadlines included.
+
+        An end is judged anew, since nobody acted on it.
+        """
+        if before.ended:
+            return replace(self, history=before.history, log_offset=before.log_offset)
+        return replace(before, job_id=self.job_id, cluster=self.cluster, submit_time=_known(self.submit_time, before.submit_time))
+
+    @property
+    def lost_gpu_seconds(self) -> float | None:
+        """GPUs times seconds of the runs that Slurm ended before the program had; None where none was, or nobody knows their GPUs."""
+        lost = [run.gpu_seconds for run in self.incarnations if run.lost and run.gpu_seconds is not None]
+        return sum(lost) if lost else None
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :meth:`from_json` takes back."""
         lists = {"incarnations": [asdict(i) for i in self.incarnations], "history": [asdict(c) for c in self.history]}
@@ -168,3 +199,7 @@ class JobView:
         kept["incarnations"] = tuple(Incarnation(**i) for i in kept.get("incarnations", ()))
         kept["history"] = tuple(Change(**c) for c in kept.get("history", ()))
         return cls(**kept)
+
+
+def _known(first: float | None, second: float | None) -> float | None:
+    return second if first is None else first

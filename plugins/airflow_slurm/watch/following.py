@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_slurm.errors import FileUnreadable, SlurmError
+from airflow_slurm.errors import SlurmError
 from airflow_slurm.receipts import history_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.remote.tail import LogTail
@@ -19,10 +19,12 @@ from airflow_slurm.truth.holds import ROLLED_BACK, FirstHold, Step, as_gone, has
 from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.doubts import Doubts
+from airflow_slurm.watch.output import Output
 from airflow_slurm.watch.poller import Hub, Snapshot, Watched
 from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
 
-TAIL_TIMEOUT_S = 20.0
+#: So often is kept how far an output has been copied, beside every change of state: what a restarted triggerer copies twice is no more than that.
+KEEP_OFFSET_EVERY_S = 300.0
 #: Running tasks of an array whose output is copied at a time, and failed ones whose last output is shown.
 FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
 #: Bytes at the end of a failed task's output that are shown.
@@ -45,8 +47,7 @@ class _Follower:
         self._hold = FirstHold(wait.hold_grace_s)
         #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
         self._rolled_back: set[str] = set()
-        #: Output files that the login may not read, which is said once.
-        self._unreadable: set[str] = set()
+        self._output = Output(wait, hub, log)
         self._doubts = Doubts(wait, hub, log)
 
     async def _tell(self, view: JobView) -> None:
@@ -64,7 +65,11 @@ class _Follower:
             return
         self._known = True
         self._before = await self._earlier()
-        self.view = replace(self.view, history=self._before.history)
+        self.view = self.view.taking_up(self._before)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """What else follows from what an earlier process saw."""
 
     async def _earlier(self) -> JobView:
         if not self._wait.receipts:
@@ -151,25 +156,6 @@ class _Follower:
             return view
         return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
 
-    async def _copy(self, tail: LogTail, prefix: str, *, final: bool) -> None:
-        """What came since the last time. Trouble costs nothing: the next look, or the file itself, has it."""
-        if self._hub.client is None:
-            return
-        try:
-            async with asyncio.timeout(TAIL_TIMEOUT_S):
-                lines = await tail.read(self._hub.client, final=final)
-        except FileUnreadable as error:
-            if tail.path not in self._unreadable:
-                self._unreadable.add(tail.path)
-                self._log.warning("The job's output is not copied here: %s", error)
-            lines = []
-        except (SlurmError, TimeoutError) as error:
-            said = self._log.warning if final else self._log.debug
-            said("The output in %s could not be read now: %s", tail.path, error)
-            lines = []
-        for line in lines + (tail.close() if final else []):
-            self._log.info("[%s] %s", prefix, line)
-
 
 class JobFollower(_Follower):
     """Of one job."""
@@ -177,6 +163,7 @@ class JobFollower(_Follower):
     def __init__(self, wait: Wait, hub: Hub, log: Any) -> None:
         super().__init__(wait, hub, log)
         self._tail = LogTail(wait.log_path) if wait.follow_log and wait.log_path else None
+        self._kept_at = 0.0
 
     async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """Take in one look of the loop; the event, if there is something to say."""
@@ -194,9 +181,24 @@ class JobFollower(_Follower):
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING
         await self._cancel_doubles(snapshot)
         status = ROLLED_BACK if step is Step.DECIDE else due(self.view, self._wait, snapshot.at)
+        self._output.say_where(self.view)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
-            await self._copy(self._tail, f"job {self._wait.job_id}", final=status is not None)
+            await self._follow(self._tail, snapshot.at, final=status is not None)
         return None if status is None else {"status": status, "view": self.view.to_json()}
+
+    def _go_on(self) -> None:
+        if self._tail is not None and self._before.log_offset:
+            self._tail = LogTail(self._tail.path, offset=self._before.log_offset)
+
+    async def _follow(self, tail: LogTail, at: float, *, final: bool) -> None:
+        name = f"job {self._wait.job_id}"
+        await (self._output.copy_rest({name: tail}) if final else self._output.copy(name, tail))
+        if tail.told == self.view.log_offset:
+            return
+        self.view = replace(self.view, log_offset=tail.told)
+        if final or at - self._kept_at >= KEEP_OFFSET_EVERY_S:
+            self._kept_at = at
+            await self._observe(self.view)
 
 
 class ArrayFollower(_Follower):
@@ -210,6 +212,13 @@ class ArrayFollower(_Follower):
         self._tails: dict[int, LogTail] = {}
         self._shown = 0
         self._ran: set[int] = set()
+
+    def _go_on(self) -> None:
+        """Tasks of which nothing was known have been unknown since then."""
+        since, unknown = self._before.unknown_since, self._before.tasks.get("UNKNOWN")
+        for index in indices_of(unknown) if unknown and since is not None else ():
+            if index in self._views:
+                self._views[index] = replace(self._views[index], missing_since=since, unknown_since=since)
 
     async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """Take in one look of the loop; the event, if there is something to say."""
@@ -230,6 +239,7 @@ class ArrayFollower(_Follower):
         if snapshot.queue is not None:
             await self._settle_holds(seen, snapshot.at)
         await self._cancel_doubles(snapshot)
+        self._output.say_where(self.view)
         await self._read_logs(ended)
         status = due_of_tasks(self._views.values(), self._wait, snapshot.at)
         if status is None:
@@ -272,10 +282,11 @@ class ArrayFollower(_Follower):
                     break
                 if view.phase is Phase.RUNNING and index not in self._tails:
                     self._tails[index] = LogTail(task_path(self._wait.log_path, index))
-        for index, tail in list(self._tails.items()):
-            await self._copy(tail, f"task {task_id(self._wait.job_id, index)}", final=index in ended)
-            if index in ended:
-                del self._tails[index]
+        names = {index: f"task {task_id(self._wait.job_id, index)}" for index in self._tails}
+        for index in self._tails.keys() - ended:
+            await self._output.copy(names[index], self._tails[index])
+        if last := {index: self._tails.pop(index) for index in sorted(self._tails.keys() & ended)}:
+            await self._output.copy_rest({names[index]: tail for index, tail in last.items()})
 
 
 def follower_of(wait: Wait, hub: Hub, log: Any) -> JobFollower | ArrayFollower:

@@ -35,6 +35,7 @@ class Wait:
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
     :ivar queued_at: when the job was submitted by the cluster's own clock; None if nobody knows.
     :ivar exits: exit codes, as text, of the batch script itself, with the cause of each: see :func:`airflow_slurm.slurm.script.own_exits`.
+    :ivar page: address of the page that shows all of its output.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.work.stop.StopPolicy` in JSON.
     """
 
@@ -60,6 +61,7 @@ class Wait:
     return_grace_s: float = DEFAULT_GRACES.return_grace_s
     queued_at: float | None = None
     exits: dict[str, str] = field(default_factory=dict)
+    page: str = ""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:

@@ -11,18 +11,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import FileUnreadable, SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.links import POINTER_KEY
+from airflow_slurm.links import KEPT_WORKS, POINTER_KEY
 from airflow_slurm.pools import problem_of_task
 from airflow_slurm.receipts import KeepsHistory, Owner, Record, history_of, load_store
-from airflow_slurm.remote.transport import decode
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.remote.text import decode
 from airflow_slurm.settings import configured_receipts
+from airflow_slurm.slurm.states import Phase, parse_state
 from airflow_slurm.spec import task_path
 from airflow_slurm.truth.arrays import indices_of
 
 #: Bytes of output on a page, and seconds that reading them may take.
 OUTPUT_BYTES, OUTPUT_TIMEOUT_S = 64 * 1024, 10.0
+#: Bytes of the end of one task's output in the frame of an array, and tasks of each kind that are shown there.
+SHARD_BYTES, SHOWN_OF_EACH = 4 * 1024, 3
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class TaskKey:
     def owner(self) -> Owner:
         """The same as receipts name it."""
         return {"dag_id": self.dag_id, "run_id": self.run_id, "task_id": self.task_id, "map_index": self.map_index}
+
+
+@dataclass(frozen=True)
+class Work:
+    """The submissions of one key that the task asked for; ``earlier`` is None for the one that it asked for last, else its place among those before."""
+
+    key: str
+    records: Sequence[Record]
+    earlier: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,8 +87,8 @@ def pool_problem(task: TaskKey) -> str:
         return problem_of_task(session, task.owner)
 
 
-def submissions_of(task: TaskKey, pointer: dict[str, Any]) -> list[Record]:
-    """All submissions of the task's work for which this task has waited, newest first.
+def works_of(task: TaskKey, pointer: dict[str, Any]) -> list[Work]:
+    """All submissions of the task's work for which this task has waited, newest first, and of what it asked for before, such as parts.
 
     A key that a task only names shows it nothing: it has to have been an owner.
 
@@ -85,8 +98,13 @@ def submissions_of(task: TaskKey, pointer: dict[str, Any]) -> list[Record]:
     store = load_store(path, config)
     if not isinstance(store, KeepsHistory):
         raise SlurmError(f"The receipt store {path!r} keeps no history to show.")
-    mine = [record for record in history_of(store, pointer["key"]) if task.owner in record.owners]
-    return sorted(mine, key=lambda record: record.n, reverse=True)
+    before = pointer.get("before")
+    keys = [pointer["key"], *(key for key in (before if isinstance(before, list) else ())[:KEPT_WORKS] if isinstance(key, str))]
+    works = []
+    for place, key in enumerate(keys):
+        mine = [record for record in history_of(store, key) if task.owner in record.owners]
+        works.append(Work(key, sorted(mine, key=lambda record: record.n, reverse=True), place - 1 if place else None))
+    return [work for work in works if work.records or work.earlier is None]
 
 
 def output_path(record: Record, shard: int | None) -> str | None:
@@ -102,20 +120,54 @@ def output_path(record: Record, shard: int | None) -> str | None:
 
 async def read_output(record: Record, path: str, before: int | None = None) -> Output:
     """The last piece of a job's output, or the piece before a byte offset, over SSH and within ten seconds."""
+    [output] = await read_outputs(record, [path], OUTPUT_BYTES, before)
+    return output
+
+
+async def read_outputs(record: Record, paths: Sequence[str], most: int, before: int | None = None) -> list[Output]:
+    """The last bytes, ``most`` of each, of some files that a submission's tasks write; over one connection and within ten seconds in all."""
     assert record.receipt is not None
+    read: list[Output] = []
     try:
         async with asyncio.timeout(OUTPUT_TIMEOUT_S), SlurmHook(record.receipt.conn_id).get_client() as client:
-            size = await client.size_of(path)
-            if size is None:
-                return Output(path, problem="There is no such file yet, or any more.")
-            end = size if before is None else max(0, min(before, size))
-            start = max(0, end - OUTPUT_BYTES)
-            data = await client.read_from(path, start, end - start)
+            for path in paths:
+                read.append(await _piece(client, path, most, before))
+        return read
     except TimeoutError:
-        return Output(path, problem=f"The cluster did not answer within {OUTPUT_TIMEOUT_S:.0f} seconds.")
+        problem = f"The cluster did not answer within {OUTPUT_TIMEOUT_S:.0f} seconds."
     except (SlurmError, OSError, ValueError) as error:
-        return Output(path, problem=str(error) or type(error).__name__)
+        problem = str(error) or type(error).__name__
+    return read + [Output(path, problem=problem) for path in paths[len(read) :]]
+
+
+async def _piece(client: SlurmClient, path: str, most: int, before: int | None) -> Output:
+    try:
+        size = await client.size_of(path)
+        if size is None:
+            return Output(path, problem="There is no such file yet, or any more.")
+        end = size if before is None else max(0, min(before, size))
+        start = max(0, end - most)
+        data = await client.read_from(path, start, end - start)
+    except FileUnreadable as error:
+        return Output(path, problem=str(error))
     return Output(path, decode(data), start, start + len(data), size)
+
+
+def shown_shards(record: Record) -> list[tuple[int, str]]:
+    """The tasks of an array whose last lines tell most, with the state of each: some that failed, and some that run."""
+    numbers = set(shards_of(record))
+    failed: list[tuple[int, str]] = []
+    running: list[tuple[int, str]] = []
+    for state, listed in (record.view.tasks if record.view is not None else {}).items():
+        phase = parse_state(state).info.phase
+        if phase not in (Phase.FAILED, Phase.LOST, Phase.RUNNING):
+            continue
+        try:
+            found = [(index, state) for index in indices_of(listed) if index in numbers]
+        except SlurmError:
+            continue
+        (running if phase is Phase.RUNNING else failed).extend(found)
+    return [*failed[:SHOWN_OF_EACH], *running[:SHOWN_OF_EACH]]
 
 
 def shards_of(record: Record) -> Sequence[int]:
