@@ -136,6 +136,7 @@ class Placed:
             exclusive=where.exclusive,
             switches=where.switches if wanted["nodes"] > 1 else None,
             switches_wait_s=where.switches_wait_s if wanted["nodes"] > 1 else None,
+            segment=min(where.segment, wanted["nodes"]) if where.segment and wanted["nodes"] > 1 else None,
             preemptible=wanted["preemptible"],
             licenses=f"{where.heavy_licence}:1" if wanted["heavy"] and where.heavy_licence else None,
             gres=f"{where.gpu_gres}:{gpus}" if gpus and not where.gpu_type else None,

@@ -101,6 +101,8 @@ class Cluster(Settings):
     switches: int | None = None
     """At most so many leaf switches for a job of several nodes, waited for at most `switches_wait_s`."""
     switches_wait_s: int | None = None
+    segment: int | None = None
+    """Of a job of several nodes: so many come from one block of a block topology (Slurm 23.11 and later)."""
     preemptible: PreemptibleSettings = PreemptibleSettings()
     container: ContainerSettings | None = None
     modules: tuple[str, ...] = ()

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_slurm import __version__
+from airflow_slurm.settings import schema_address
 from airflow_slurm.truth.view import JobView
+
+#: Counted up with every change of what :func:`facts_of` gives; the schema of each version is in ``web/schemas``, and served for good.
+SCHEMA_VERSION = "1-0-0"
 
 
 def facts_of(state: Mapping[str, Any], view: JobView) -> dict[str, Any]:
@@ -46,6 +49,6 @@ def lineage_of(facts: Mapping[str, Any] | None) -> Any:
 
         @staticmethod
         def _get_schema() -> str:
-            return f"https://slurm.schedmd.com/airflow-slurm/{__version__}/SlurmRunFacet.json"
+            return schema_address(SCHEMA_VERSION)
 
     return OperatorLineage(run_facets={"slurm": SlurmRunFacet(job=dict(facts))})

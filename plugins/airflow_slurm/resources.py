@@ -21,7 +21,7 @@ _GRES = re.compile(r"(?:gres[:/])?(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>\w[\
 _NOT_SAID = re.compile(r":\(null\)|:no_consume|\([^)]*\)")
 
 WORD_FIELDS = ("partition", "account", "qos", "reservation", "licenses", "gres")
-COUNT_FIELDS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "gpus", "gpus_per_node", "switches")
+COUNT_FIELDS = ("nodes", "ntasks", "ntasks_per_node", "cpus_per_task", "gpus", "gpus_per_node", "switches", "segment")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Resources:
     :param time_limit: minutes, or ``D-HH:MM:SS``.
     :param constraint: features the nodes must have. :param exclusive: whole nodes.
     :param switches: at most so many leaf switches. :param switches_wait_s: how long the job waits for that at most.
+    :param segment: where the topology is of blocks (Slurm 23.11 and later): the nodes come in segments of so many, each within one block.
 
     :raises InvalidSpec: for a value that can't be what is meant, naming the field.
     """
@@ -58,6 +59,7 @@ class Resources:
     exclusive: bool = False
     switches: int | None = None
     switches_wait_s: int | None = None
+    segment: int | None = None
 
     def __post_init__(self) -> None:
         check_resources(self)
@@ -109,7 +111,9 @@ def gpus_of(asked: Resources) -> Iterator[str]:
 
 
 def switches_of(asked: Resources) -> Iterator[str]:
-    """The sbatch option of the topology fields: ``count@HH:MM:SS``."""
+    """The sbatch options of the topology fields; of switches ``count@HH:MM:SS``."""
+    if asked.segment is not None:
+        yield f"--segment={asked.segment}"
     if asked.switches is None:
         return
     wait = asked.switches_wait_s
@@ -147,6 +151,10 @@ def _check_together(asked: Resources) -> None:
         raise InvalidSpec("gpu_type", "names a type and no number: give gpus or gpus_per_node")
     if (asked.gpus or asked.gpus_per_node) and any(part.name == "gpu" for part in gres_list(asked.gres or "")):
         raise InvalidSpec("gres", "GPUs are asked for in gres and in gpus or gpus_per_node; give one of them")
+    if asked.segment is not None and (asked.nodes is None or asked.segment > asked.nodes):
+        raise InvalidSpec(
+            "segment", f"{asked.segment} nodes a segment, of {asked.nodes or 'no given number of'} nodes: give as many nodes at least"
+        )
     wait = asked.switches_wait_s
     if wait is not None and (asked.switches is None or isinstance(wait, bool) or not isinstance(wait, int) or wait < 0):
         raise InvalidSpec("switches_wait_s", f"{wait!r} is not a number of seconds beside a number of switches")

@@ -34,6 +34,15 @@ def configured_receipts() -> tuple[str, dict[str, Any]]:
 
 def task_address(owner: dict[str, Any]) -> str:
     """The address of a task's page in the tab *Slurm*."""
-    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     dag_id, run_id, task_id = (quote(str(owner[name]), safe="") for name in ("dag_id", "run_id", "task_id"))
-    return f"{base}/slurm/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{int(owner['map_index'])}"
+    return f"{_base()}/slurm/dags/{dag_id}/runs/{run_id}/tasks/{task_id}/{int(owner['map_index'])}"
+
+
+def schema_address(version: str) -> str:
+    """The address at which the API server has the JSON schema of the run facet ``slurm`` in one version."""
+    return f"{_base()}/slurm/schemas/{version}/SlurmRunFacet.json"
+
+
+def _base() -> str:
+    """The API server's own address, as Airflow's configuration has it."""
+    return (conf.get("api", "base_url", fallback="") or "").rstrip("/")

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+import jsonschema
 import pytest
 from airflow.sdk import DAG, task
+from fastapi.testclient import TestClient
 
 from airflow_slurm import provider_info
 from airflow_slurm.decorators import slurm_task
@@ -15,6 +17,7 @@ from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.operators import JobRequest, SlurmJobOperator
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.web.app import create_app
 
 from .tasks import Task
 
@@ -87,6 +90,22 @@ def test_openlineage_is_told_job_submission_attempt_cluster_and_nodes() -> None:
     job = lineage.run_facets["slurm"].job
     assert (job["cluster"], job["jobId"], job["submission"], job["attempt"], job["nodeList"]) == ("borealis", "9912", 2, 2, "n[1-2]")
     assert lineage.inputs == []
+
+
+def test_the_facet_is_what_its_schema_says_and_the_api_server_has_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/team/")
+    view = JobView("9912", None, state="COMPLETED", tasks={"COMPLETED": "0-3"})
+    facet = lineage_of(facts_of(STATE, view)).run_facets["slurm"]
+    assert facet._schemaURL == "https://airflow.example/team/slurm/schemas/1-0-0/SlurmRunFacet.json"
+    client = TestClient(create_app())
+    served = client.get(facet._schemaURL.partition("/slurm")[2])
+    assert (served.status_code, served.headers["content-type"]) == (200, "application/schema+json")
+    schema = served.json()
+    own = {name: value for name, value in schema.items() if name != "allOf"}  # without OpenLineage's own schema, which is elsewhere
+    jsonschema.validate({"job": facet.job}, own)
+    assert set(schema["properties"]["job"]["properties"]) == set(facet.job)
+    for other in ("2-0-0", "..", "1-0-0%2f..%2f1-0-0"):
+        assert client.get(f"/schemas/{other}/SlurmRunFacet.json").status_code in (404, 422)
 
 
 def test_a_task_that_submitted_nothing_tells_nothing() -> None:

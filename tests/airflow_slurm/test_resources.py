@@ -49,6 +49,10 @@ def test_a_field_becomes_its_option(asked: dict[str, Any], option: str) -> None:
     assert options(**asked) == [option]
 
 
+def test_nodes_of_a_block_topology_come_in_segments() -> None:
+    assert options(nodes=36, segment=18) == ['--nodes="36"', "--segment=18"]
+
+
 @pytest.mark.parametrize(
     ("field", "asked"),
     [
@@ -58,6 +62,9 @@ def test_a_field_becomes_its_option(asked: dict[str, Any], option: str) -> None:
         ("gpus_per_node", {"gpus_per_node": True}),
         ("gres", {"gres": "gpu:2", "gpus_per_node": 2}),
         ("switches", {"switches": "1@now"}),
+        ("segment", {"segment": 4}),
+        ("segment", {"nodes": 2, "segment": 4}),
+        ("segment", {"nodes": 2, "segment": "2 --wrap"}),
         ("switches_wait_s", {"switches_wait_s": 60}),
         ("switches_wait_s", {"switches": 1, "switches_wait_s": -1}),
         ("constraint", {"constraint": "a\n#SBATCH --qos=x"}),

@@ -100,6 +100,9 @@ def test_what_the_site_asks_for_reaches_the_job_and_no_key(plane: Plane) -> None
     assert (job.gpus_per_node, job.gpu_type, job.gres) == (4, "h100", None)
     assert (job.constraint, job.reservation, job.exclusive, job.modules) == ("h100&ib", "week_48", True, ("cuda/12.4",))
     assert job.switches is None  # one node
+    of_blocks = placed(plane, segment=4)
+    asked = {nodes: dataclasses.replace(of_blocks.plan, job=of_blocks.plan.job.model_copy(update={"nodes": nodes})) for nodes in (1, 2, 8)}
+    assert {nodes: dataclasses.replace(of_blocks, plan=made).job(1).segment for nodes, made in asked.items()} == {1: None, 2: 2, 8: 4}
 
 
 def test_the_image_is_part_of_the_key_and_reaches_the_job(plane: Plane) -> None:

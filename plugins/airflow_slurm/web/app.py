@@ -14,8 +14,9 @@ import jinja2
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from fastapi import Depends, FastAPI, HTTPException, Query
+from fastapi import Path as PathParameter
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse
+from fastapi.responses import FileResponse, HTMLResponse
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.receipts import Record
@@ -63,12 +64,21 @@ def create_app() -> FastAPI:
     app = FastAPI(title="Slurm", docs_url=None, redoc_url=None, openapi_url=None)
     may_read = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_INSTANCE))]
     may_read_logs = [Depends(requires_access_dag("GET", DagAccessEntity.TASK_LOGS))]
+    app.get("/schemas/{version}/SlurmRunFacet.json")(facet_schema)  # for anybody: it is part of this package
     app.get(_TASK, dependencies=may_read, response_class=HTMLResponse)(task_page)
     app.get(_TASK + "/job.json", dependencies=may_read)(task_json)
     app.get(_TASK + "/output/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(output_page)
     app.get(_TASK + "/tail/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(tail_page)
     app.get(_TASK + "/tails/{n}", dependencies=may_read_logs, response_class=HTMLResponse)(tails_page)
     return app
+
+
+def facet_schema(version: Annotated[str, PathParameter(pattern=r"^[0-9]+-[0-9]+-[0-9]+$")]) -> FileResponse:
+    """The JSON schema of the run facet ``slurm``, as OpenLineage's events name it; each version stays as it is."""
+    path = Path(__file__).parent / "schemas" / version / "SlurmRunFacet.json"
+    if not path.is_file():
+        raise HTTPException(404, "There is no such version.")
+    return FileResponse(path, media_type="application/schema+json", headers={"X-Content-Type-Options": "nosniff"})
 
 
 def task_page(task: Task) -> HTMLResponse:
