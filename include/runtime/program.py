@@ -183,6 +183,8 @@ def _begin(job: Job, rules: Rules) -> None:
     if threads > 0:
         torch.set_num_threads(threads)
     rng.seed_all(job.seed, job.ranks.rank)
+    if job.config.flag("deterministic", False):
+        rng.make_deterministic()
     job.progress.write()
 
 

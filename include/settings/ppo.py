@@ -96,6 +96,7 @@ class PpoSettings(StageSettings):
     zero_stage: Literal[0, 1, 2, 3] = identity(0)
     optimizer: Literal["torch_adamw"] = identity("torch_adamw")
     attention: Literal["sdpa", "eager"] = identity("sdpa")
+    deterministic: bool = added_identity(False)
     ratio_tolerance: float = identity(1e-4, gt=0)
     """In fp32: largest |ratio − 1| of one token, of the update's first minibatch and between sampler and trainer; more stops the run."""
     ratio_tolerance_bf16: float = added_identity(0.2, gt=0)

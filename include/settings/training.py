@@ -39,6 +39,8 @@ class OptimiserSettings(StageSettings):
     """Megatron alone: so many stages share the layers. `job.tasks` is a multiple of tensor_parallel × pipeline_parallel."""
     distributed_optimizer: bool = added_identity(False)
     """Megatron alone: moments shared out over data-parallel ranks; needs TransformerEngine in the cluster's environment."""
+    deterministic: bool = added_identity(False)
+    """Only kernels that add in a fixed order: what makes a resumed run on GPUs equal to the bit, and slower."""
     offload: Literal["none", "optimizer", "parameters"] = added_placement("none")
     """DeepSpeed alone: what lies in the CPU's memory between its uses. `parameters` (ZeRO 3) takes the optimiser along."""
 

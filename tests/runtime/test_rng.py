@@ -1,7 +1,10 @@
 """All sources of chance come back from plain JSON."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 
 import numpy
 import torch
@@ -31,3 +34,18 @@ def test_the_same_seed_gives_the_same_draws_and_another_one_others() -> None:
     rng.seed_all(6)
     assert first == again
     assert all(a != b for a, b in zip(first, _draw(), strict=True))
+
+
+def test_once_asked_for_a_kernel_without_a_fixed_order_is_refused() -> None:
+    code = """
+import os, torch
+from include.runtime import rng
+rng.make_deterministic()
+print(os.environ["CUBLAS_WORKSPACE_CONFIG"])
+torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == ":4096:8"
+    assert done.returncode == 1
+    assert "does not have a deterministic implementation" in done.stderr

@@ -84,6 +84,13 @@ def test_a_replay_under_another_salt_gives_the_same_digest(store: Store, trained
     assert again.report.outputs == trained.report.outputs
 
 
+def test_deterministic_kernels_are_used_and_change_no_bit_on_a_cpu(store: Store, trained: Started) -> None:
+    done = store.run(store.spec("sft", INPUTS, {**LONGER, "deterministic": True}), save_every_steps=100)
+    assert done.code == 0, done.stderr
+    assert [line["loss"] for line in done.lines] == [line["loss"] for line in trained.lines]
+    assert done.report.outputs == trained.report.outputs
+
+
 def test_another_seed_gives_another_policy(store: Store, trained: Started) -> None:
     other = store.run(store.spec("sft", INPUTS, LONGER, seed=6))
     assert other.report.outputs != trained.report.outputs

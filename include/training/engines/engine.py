@@ -23,7 +23,7 @@ PRECISIONS = ("fp32", "bf16_autocast", "bf16")
 """bf16_autocast: weights stay float32 and are cast where it pays. bf16: the layers hold rounded weights beside exact ones."""
 ENGINE_KEYS = (
     *("learning_rate", "weight_decay", "betas", "max_grad_norm", "precision", "zero_stage", "engine", "optimizer", "attention"),
-    "distributed_optimizer",
+    *("distributed_optimizer", "deterministic"),
 )
 
 

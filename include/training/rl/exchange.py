@@ -38,6 +38,7 @@ class GeneratorPlan:
     policy: str
     attention: str
     threads: int
+    deterministic: bool
     first: int
     iterations: int
     ahead: int

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from include.domain.errors import IntegrityError
+from include.runtime import rng
 from include.runtime.signals import STOP_SIGNALS
 from include.training.model_io import compute_device, load_causal_lm
 from include.training.rl.draw import draw
@@ -73,6 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     exchange = Exchange(Path((argv or sys.argv[1:])[0]))
     plan = exchange.plan()
     torch.set_num_threads(plan.threads)
+    if plan.deterministic:
+        rng.make_deterministic()
     Generator(exchange, plan).run()
     return 0
 

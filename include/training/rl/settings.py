@@ -29,6 +29,7 @@ KEYS = [
     "zero_stage",
     "optimizer",
     "attention",
+    "deterministic",
     "max_grad_norm",
     "weight_decay",
     "betas",

@@ -204,6 +204,7 @@ class GeneratorSource:
                 policy=str(self.job.input("policy")),
                 attention=self.settings.attention,
                 threads=torch.get_num_threads(),
+                deterministic=torch.are_deterministic_algorithms_enabled(),
                 first=step,
                 iterations=self.settings.iterations,
                 ahead=self.lag.ahead,
