@@ -1,5 +1,6 @@
 """What an attempt cost, what it lost and saved by resuming, and whether preemption would leave it time to save."""
 
+import json
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +12,13 @@ import torch
 from include.domain.layout import AttemptName
 from include.runtime.errors import RuntimeFault
 from include.runtime.files import read_json
-from include.runtime.progress import PROGRESS
+from include.runtime.progress import METRICS, PROGRESS
 from include.runtime.ranks import Ranks
 from include.runtime.saving import SaveCost
 from include.runtime.supersede import attempts_in
 
 REPORT = "report.json"
+_TAIL_BYTES = 65_536
 
 
 @dataclass
@@ -44,16 +46,31 @@ def used(seconds: float, ranks: Ranks, peaks: Peaks) -> dict[str, float]:
 
 
 def furthest_step(attempts: Path, own: str) -> int:
-    """The furthest step that an earlier attempt had reached, by its progress.json; 0 without one."""
-    reached = 0
-    for attempt in attempts_in(attempts):
-        path = attempts / str(attempt) / PROGRESS
-        if str(attempt) != own and path.is_file():
-            try:
-                reached = max(reached, int(read_json(path)["step"]))
-            except (RuntimeFault, KeyError, TypeError, ValueError):
-                continue  # a progress file cut off by the machine's end tells nothing
-    return reached
+    """The furthest step that an earlier attempt had reached, by its metrics.jsonl, or its progress.json, which may be a little older."""
+    folders = [attempts / str(attempt) for attempt in attempts_in(attempts) if str(attempt) != own]
+    return max((step for folder in folders for step in (_progress_step(folder / PROGRESS), _metrics_step(folder / METRICS))), default=0)
+
+
+def _progress_step(path: Path) -> int:
+    try:
+        return int(read_json(path)["step"]) if path.is_file() else 0
+    except (RuntimeFault, KeyError, TypeError, ValueError):
+        return 0  # a progress file cut off by the machine's end tells nothing
+
+
+def _metrics_step(path: Path) -> int:
+    """The step of the last whole line."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as stream:
+        stream.seek(-min(_TAIL_BYTES, path.stat().st_size), 2)
+        lines = stream.read().split(b"\n")
+    for line in reversed(lines):
+        try:
+            return int(json.loads(line)["step"])
+        except (KeyError, TypeError, ValueError):
+            continue  # cut off, or empty
+    return 0
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings,
 from include.training.engines.precision import precision_context
 from include.training.examples.batching import micro_batches, pad_id_of, rows_at
 from include.training.examples.heldout import answer_check
+from include.training.examples.special import warn_of_special_tokens
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import StepResult, run_steps
 from include.training.lora import LoraSettings, add_adapters
@@ -28,7 +29,7 @@ from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.pairs.log_probs import Distance, PairSums, all_sums, reference_key, sums_of
 from include.training.pairs.losses import DPO_LOSSES, DpoObjective, PairLogProbs
 from include.training.pairs.reference_cache import ReferenceCache
-from include.training.pairs.rows import PairsError, TokenPair, encoder, pairs_of, prompts_of
+from include.training.pairs.rows import PairsError, TokenPair, encoder, pairs_of, prompts_of, texts_of
 from include.training.pairs.tensors import PairTokens, by_length, lay_out
 from include.training.policy_export import export_policy
 from include.training.schedule import ScheduleSettings, learning_rate_at
@@ -202,6 +203,7 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     if not read["train"][0]:
         raise PairsError("there is no training pair: nothing can be learnt")
     told = {name: value for side in SIDES for name, value in read[side][1].metrics(side).items()}
+    told |= warn_of_special_tokens(job, tokenizer, "preferences", texts_of(job.input("preferences"), "train"))
     model = load_causal_lm(job.input("policy"), job.config.text("attention", ("sdpa", "eager"), "sdpa"))
     lora = LoraSettings.of(job.config)
     if lora is not None:

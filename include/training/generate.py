@@ -28,6 +28,7 @@ from include.training.candidate_parts import check_whole, read_candidates
 from include.training.completion_server import CompletionServer, ServerError, completion_server
 from include.training.errors import TrainingError
 from include.training.examples.batching import micro_batches
+from include.training.examples.special import warn_of_special_tokens
 from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_io import compute_device, load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import iter_rows
@@ -208,9 +209,11 @@ def _own_share(job: Job, portions: Sequence[Sequence[Prompt]]) -> list[Sequence[
 def generate(job: Job) -> None:
     job.config.only(*CONFIG_KEYS)
     prompts = read_prompts(job)
+    texts: dict[str, float] = {}
     if parts := taken(job):
         writer, outcome = _joined(job, prompts, parts)
     else:
+        texts = warn_of_special_tokens(job, load_tokenizer(job.input("policy")), "prompts", (prompt.messages for prompt in prompts))
         writer, outcome = _written(job, prompts)
     own = sum(len(portion) for portion in writer.portions)
     if len(writer.written) != own * writer.samples:
@@ -222,6 +225,7 @@ def generate(job: Job) -> None:
         "prompts": own,
         "candidates": len(writer.written),
         "share_ended": writer.ended / len(writer.written),
+        **texts,
     }
     job.complete(figures, {"parts": list(parts)} if parts else None, stop_reason=outcome.stop_reason)
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from include.domain.records import Message
-from include.runtime.chat import Encoded, answer_text, dialogue, eos_ids, one_bos, prompt_ids, special_in_text
+from include.runtime.chat import Encoded, answer_text, check_beginning, dialogue, eos_ids, one_bos, prompt_ids, special_in_text
 from include.runtime.errors import InputError
 from include.training.base.chatml import END, START, TEMPLATE
 from include.training.base.tiny_model import build_tokenizer
@@ -30,6 +30,42 @@ def test_every_stage_ends_with_exactly_one_beginning(ids: list[int]) -> None:
 
 def test_a_beginning_inside_a_text_is_not_taken_for_a_second_one() -> None:
     assert one_bos([7, 20, 7, 21], 7, expected=True) == [7, 20, 7, 21]
+
+
+class Beginning:
+    """A tokenizer that begins every text with token 7."""
+
+    bos_token_id = 7
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [7, 20] if add_special_tokens else [20]}
+
+
+def _begun(*ids: int, prompt_length: int = 2) -> Encoded:
+    return Encoded(ids, tuple(at >= prompt_length for at in range(len(ids))), prompt_length)
+
+
+def test_a_dialogue_begins_with_one_beginning_and_its_prompt() -> None:
+    check_beginning(Beginning(), _begun(7, 20, 7, 21), [7, 20])
+
+
+@pytest.mark.parametrize(("ids", "found"), [((7, 7, 20, 21), 2), ((20, 21), 0), ((7, 7), 2)])
+def test_a_dialogue_with_two_beginnings_or_none_is_refused(ids: tuple[int, ...], found: int) -> None:
+    with pytest.raises(InputError, match=f"begins with {found} beginning-of-sequence tokens, expected is one"):
+        check_beginning(Beginning(), _begun(*ids), ids[:2])
+
+
+def test_a_dialogue_that_begins_otherwise_than_its_prompt_is_refused(tokenizer: Any) -> None:
+    with pytest.raises(InputError, match="the prompt's ids are not the beginning"):
+        check_beginning(Beginning(), _begun(7, 21, 22), [7, 20])
+    encoded = dialogue(tokenizer, QUESTION, ANSWER)
+    check_beginning(tokenizer, encoded, prompt_ids(tokenizer, QUESTION))
+    with pytest.raises(InputError, match="the prompt's ids are not the beginning"):
+        check_beginning(tokenizer, encoded, prompt_ids(tokenizer, [Message("user", "What is 3 + 5?")]))
+
+
+def test_a_prompt_that_was_cut_with_its_dialogue_is_still_its_beginning() -> None:
+    check_beginning(Beginning(), _begun(7, 20, 21, 22, 23, 24, prompt_length=5).truncate(3), [7, 20, 21, 22, 23])
 
 
 def test_none_is_added_for_a_tokenizer_that_has_none_or_adds_none() -> None:

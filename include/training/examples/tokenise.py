@@ -95,10 +95,10 @@ def preflight_all(job: Job, rows: JoinedRows) -> dict[str, float]:
     for name, part in rows.parts.items():
         seen = preflight(part)
         if seen.special_in_text:
-            job.warn(f"{name}: {seen.special_in_text} of {seen.rows} rows spell out a special token in their text")
+            job.warn(f"{name}: {seen.special_in_text} of the first {seen.rows} rows spell out a special token in their text")
         if seen.merged_at_answer:
             job.warn(
-                f"{name}: {seen.merged_at_answer} of {seen.rows} answers would merge with their prompt if the text were encoded at once"
+                f"{name}: {seen.merged_at_answer} of the first {seen.rows} answers would merge with their prompt if the text were encoded at once"
             )
         figures |= {(key if name == OWN else f"{name}_{key}"): value for key, value in seen.metrics().items()}
     return figures

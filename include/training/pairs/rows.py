@@ -1,7 +1,7 @@
 """Preference pairs as tokens: both answers after the same prompt, cut to a length, and only where they still differ."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -175,6 +175,13 @@ def prompts_of(folder: Path, side: str) -> list[Prompt]:
     """The prompts of a side's pairs, each once."""
     prompts = {p.prompt_id: p for p in (PreferencePair.from_json(row.record).prompt for row in read_rows(folder, side))}
     return list(prompts.values())
+
+
+def texts_of(folder: Path, side: str) -> Iterator[list[Message]]:
+    """What people and models wrote in a side's pairs: each prompt's messages with both answers."""
+    for row in read_rows(folder, side):
+        pair = PreferencePair.from_json(row.record)
+        yield [*pair.prompt.messages, *(Message("assistant", answer.response_text) for answer in (pair.chosen, pair.rejected))]
 
 
 def _pair(row_id: str, group: str, record: Mapping[str, Any], encode: Encode) -> TokenPair:

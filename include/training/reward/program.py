@@ -24,11 +24,12 @@ from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, Runnin
 from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError
 from include.training.examples.batching import micro_batches, rows_at
+from include.training.examples.special import warn_of_special_tokens
 from include.training.learning_guards import LearningGuards, LearningLimits
 from include.training.loop import LoopOutcome, StepResult, run_steps
 from include.training.model_checks import check_trained
 from include.training.model_io import load_tokenizer
-from include.training.pairs.rows import PairCounts, PairsError, TokenPair, encoder, pairs_of
+from include.training.pairs.rows import PairCounts, PairsError, TokenPair, encoder, pairs_of, texts_of
 from include.training.pairs.tensors import PairTokens, by_length, lay_out
 from include.training.reward.dimension_report import dimension_figures, dimension_report, held_dimensions
 from include.training.reward.dimensions import DIMENSION_KEYS, Dimensions
@@ -176,11 +177,13 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     """Base and preferences in; a scorer for each seed and their measurements on hold-out pairs out."""
     job.config.only(*CONFIG_KEYS)
     base = job.input("base")
-    encode = encoder(load_tokenizer(base))
+    tokenizer = load_tokenizer(base)
+    encode = encoder(tokenizer)
     train, train_counts = pairs_of(job, "train", encode)
     validation, validation_counts = pairs_of(job, "validation", encode)
     if not train or not validation:
         raise PairsError(f"{len(train)} training and {len(validation)} validation pairs: both are needed, as the run stops on the latter")
+    texts = warn_of_special_tokens(job, tokenizer, "preferences", texts_of(job.input("preferences"), "train"))
     holdout, holdout_counts = pairs_of(job, "holdout", encode)  # what is wrong with them is said before anything is paid
     attention, dimensions = job.config.text("attention", ("sdpa", "eager"), "sdpa"), Dimensions.of(job, train)
 
@@ -202,7 +205,7 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
     counts = {"train": train_counts, "validation": validation_counts, "holdout": holdout_counts}
     validated = validation_figures(members)
     job.complete(
-        {**outcome.metrics(), **_told(counts), **validated, **figures, "best_step": float(members[0].best_step)},
+        {**outcome.metrics(), **_told(counts), **texts, **validated, **figures, "best_step": float(members[0].best_step)},
         {**_summary(job, members, counts, {**validated, **figures}), "holdout": report},
         outcome.stop_reason,
     )

@@ -8,7 +8,7 @@ from include.training.pairs.rows import TokenPair
 from include.training.reward.pair_scores import MemberScores, credit, together, validation_accuracy
 
 OVERFIT_ACCURACY = 0.80
-SLICES = ("language", "topic", "safety_class", "length", "format", "origin")
+SLICES = ("language", "topic", "safety_class", "length", "format", "origin", "annotator_kind")
 MOST_VALUES = 40
 BINS = 10
 

@@ -22,6 +22,7 @@ from include.runtime.job import Job
 from include.training.errors import TrainingError
 from include.training.examples.batching import pad_id_of
 from include.training.examples.heldout import answer_check
+from include.training.examples.special import warn_of_special_tokens
 from include.training.loop import StepResult, run_steps
 from include.training.model_io import load_tokenizer, save_model
 from include.training.rl.actor import MakeActorEngine
@@ -197,6 +198,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     if said := usable.words(settings.reward):
         job.warn(said)
     prompts = usable.prompts
+    texts = warn_of_special_tokens(job, tokenizer, "prompts", (prompt.messages for prompt in prompts))
     models = Models.load(job, settings)
     actor, members = models.actor, models.members
     pad_id = pad_id_of(tokenizer)
@@ -239,7 +241,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         **before,
         **after,
     }
-    job.complete({**metrics, **usable.metrics()}, {"rollouts": counts}, outcome.stop_reason)
+    job.complete({**metrics, **usable.metrics(), **texts}, {"rollouts": counts}, outcome.stop_reason)
 
 
 def _prompts(job: Job) -> list[Prompt]:
