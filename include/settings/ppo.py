@@ -1,6 +1,6 @@
 """Settings of PPO. Each field is identity or placement; a test snapshots the identity set."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -114,6 +114,16 @@ class PpoSettings(StageSettings):
     generation_batch: int = placement(32, ge=1)
     reuse_first_pass: bool = added_placement(False)
     """The first minibatch learns from the passes that gave its old log-probabilities and values: less time, more memory, the same bits."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_adapters(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("lora") is not None:
+            raise ValueError(
+                "ppo has no lora in this version: actor and critic learn with all their weights. DPO has (`dpo.lora`); for PPO spread the "
+                "state instead (zero_stage, more job.tasks)"
+            )
+        return value
 
     @model_validator(mode="after")
     def _whole_weights(self) -> "PpoSettings":

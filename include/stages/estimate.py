@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from include.settings.ppo import PpoSettings
 from include.settings.recipes import Recipe
 from include.settings.stage import StageSettings
 from include.settings.training import DpoSettings, GenerateSettings, OptimiserSettings, SftSettings
@@ -178,8 +179,19 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     parts |= {"reference": frozen, "rewards": members * frozen}
     rows = min(settings.generation_batch, settings.prompts_per_iteration)
     parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
+    if settings.generation == "own_process":
+        parts |= _beside(settings, shape, hardware, parts["cache"])
     spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), parts)
     return _cost("ppo", spent, shape, [layout, layout], hardware)
+
+
+def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, cache: float) -> dict[str, float]:
+    """With a generator in a process of its own: each rank holds a copy of an earlier actor to check old answers with, and where every GPU
+    of a node has its rank (or nobody says how many there are) the first one's holds the generator too."""
+    copy = memory.FP32 * shape.parameters
+    own_gpu = not hardware.cpu and settings.job.gpus is not None and settings.job.gpus > hardware.processes_a_node
+    process = memory.PROCESS if hardware.cpu else 0.0
+    return {"earlier actor": copy, **({} if own_gpu else {"generator": copy + cache + process})}
 
 
 @dataclass(frozen=True)
@@ -213,7 +225,7 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
     if hardware.cpu:
         parts = {**parts, "process": memory.PROCESS, "checkpoint": saving, "offloaded": away}
     state = sum(sum(memory.state(shape, layout).values()) for layout in trained) or parts["weights"]
-    for name in ("drawing", "reference", "rewards"):
+    for name in ("drawing", "reference", "rewards", "earlier actor", "generator"):
         state += parts.get(name, 0.0)
     return StageCost(
         stage=stage,

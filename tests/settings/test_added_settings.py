@@ -189,6 +189,7 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
         ("dpo", {"engine": "megatron", "zero_stage": 2}, "zero_stage 0"),
         ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
+        ("ppo", {"lora": {"rank": 4}}, "ppo has no lora in this version: actor and critic learn with all their weights"),
         ("ppo", {"minibatch": 6, "prompts_per_iteration": 12, "job": {"tasks": 4}}, "minibatch 6 is no multiple of job.tasks 4"),
         ("sft", {"offload": "optimizer"}, "needs zero_stage 1 at least, this recipe has 0"),
         ("dpo", {"offload": "parameters", "zero_stage": 2}, "needs zero_stage 3 at least, this recipe has 2"),

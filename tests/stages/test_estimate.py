@@ -7,6 +7,7 @@ import pytest
 from include.cli import main
 from include.domain.errors import SpecError
 from include.settings.catalogue import recipe
+from include.settings.ppo import PpoHeldout
 from include.settings.recipes import ModelShape
 from include.settings.training import LoraSettings
 from include.stages.choices import choices
@@ -180,3 +181,29 @@ def test_a_cluster_says_on_what_each_stage_runs(capsys: pytest.CaptureFixture[st
 def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["estimate", "quickstart", "--parameters", "70e9"]) == 0
     assert "does not fit" in capsys.readouterr().out
+
+
+def test_a_generator_beside_the_trainer_is_counted_where_it_lies() -> None:
+    gpus = Hardware(devices=8, processes_a_node=8)
+
+    def ppo(**changed: object) -> StageCost:
+        return _stages(gpus, "ppo", ppo=TINY.ppo.model_copy(update=changed))["ppo"]
+
+    def job(gpus: int | None) -> object:
+        return TINY.ppo.job.model_copy(update={"gpus": gpus, "tasks": 8})
+
+    inside, shared, apart = ppo(), ppo(generation="own_process", job=job(8)), ppo(generation="own_process", job=job(9))
+    whole = 4e6 / 1e9
+    assert inside.memory.keys() & {"earlier actor", "generator"} == set()
+    assert shared.memory["earlier actor"] == apart.memory["earlier actor"] == pytest.approx(whole)
+    assert shared.memory["generator"] == pytest.approx(whole + inside.memory["cache"])
+    assert "generator" not in apart.memory
+    assert "generator" in ppo(generation="own_process", job=job(None)).memory
+    assert apart.state_gb - inside.state_gb == pytest.approx(whole)
+
+
+def test_looks_at_validation_prompts_take_time_to_write() -> None:
+    plain = _stages(method="ppo")["ppo"].seconds["decoding"]
+    heldout = PpoHeldout(every=4, prompts=TINY.ppo.prompts_per_iteration)
+    looked = _stages(method="ppo", ppo=TINY.ppo.model_copy(update={"heldout": heldout}))["ppo"].seconds["decoding"]
+    assert looked == pytest.approx(plain * (1 + (1 + TINY.ppo.iterations // 4) / TINY.ppo.iterations))

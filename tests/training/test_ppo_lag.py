@@ -1,6 +1,7 @@
 """PPO with a generator in a process of its own: answers have an age, the count is always full, and a death leaves nothing behind."""
 
 import json
+import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -170,10 +171,39 @@ def test_weights_go_over_whole_or_not_at_all(tmp_path: Path) -> None:
         exchange.load(7, two)
 
 
+@pytest.mark.parametrize(
+    ("devices", "ranks", "visible", "own", "shared"),
+    [
+        (0, 1, "", None, False),
+        (1, 1, "", "0", True),
+        (2, 1, "", "1", False),
+        (8, 7, "", "7", False),
+        (8, 8, "", "0", True),
+        (2, 1, "4,GPU-ab", "GPU-ab", False),
+        (2, 2, "4,GPU-ab", "4", True),
+    ],
+)
+def test_the_generator_has_a_gpu_of_its_own_or_says_whose_it_shares(
+    monkeypatch: pytest.MonkeyPatch, devices: int, ranks: int, visible: str, own: str | None, shared: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    said: list[str] = []
+    here = socket.gethostname()
+    everywhere = SimpleNamespace(gather=lambda _: [here] * ranks + ["another machine"] * ranks)
+    source = GeneratorSource(SimpleNamespace(ranks=everywhere, warn=said.append), None, None, None)  # type: ignore[arg-type]
+    assert source._environment().get("CUDA_VISIBLE_DEVICES") == own
+    assert [f"{ranks} ranks use all {devices} of this machine" in words for words in said] == [True] * shared
+
+
 def test_answers_drawn_with_other_bytes_than_were_published_are_refused(tmp_path: Path) -> None:
     exchange, model = _exchange(tmp_path), torch.nn.Linear(2, 2)
     exchange.publish(1, 4, dict(model.named_parameters()), keep=1)
-    source = GeneratorSource(SimpleNamespace(), None, None, SimpleNamespace(encoded=[(1,)]))  # type: ignore[arg-type]
+    alone = SimpleNamespace(ranks=SimpleNamespace(gather=lambda value: [value]))
+    source = GeneratorSource(alone, None, None, SimpleNamespace(encoded=[(1,)]))  # type: ignore[arg-type]
     answers = (Sampled((1,), (2,), (-0.5,), "eos"),)
     source._check(exchange, Portion(1, 4, answers, exchange.digest(1)), [(0, 7)], 1)
     with pytest.raises(IntegrityError, match="drew with weights sha256:0 as version 1, published was sha256:"):

@@ -138,6 +138,8 @@ class PpoSettings:
 
     @classmethod
     def of(cls, config: Settings) -> "PpoSettings":
+        if "lora" in config:
+            raise SpecError("config.lora: PPO has no adapters in this version; actor and critic learn with all their weights")
         config.only(*KEYS)
         settings = cls(
             iterations=config.positive("iterations"),

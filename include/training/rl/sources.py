@@ -7,6 +7,7 @@ used and is drawn again by the trainer, so every iteration has its expected coun
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -107,6 +108,8 @@ class GeneratorSource:
         self._process: subprocess.Popen[bytes] | None = None
         self._used: list[tuple[int, int]] = []
         self._said = False
+        self._beside = job.ranks.gather(socket.gethostname()).count(socket.gethostname())
+        """Ranks on this machine, each with a GPU where there are GPUs."""
 
     def draw(self, step: int, actor: Any, updates: int) -> Drawn:
         wanted = self.own.settings.portions(step, len(self.own.encoded))
@@ -214,9 +217,25 @@ class GeneratorSource:
         )
         with (self.job.out / "generator.log").open("ab") as log, kept_from_children(*STOP_SIGNALS):
             self._process = subprocess.Popen(
-                [sys.executable, "-m", GENERATOR, str(exchange.folder)], stdout=log, stderr=log, env=_environment()
+                [sys.executable, "-m", GENERATOR, str(exchange.folder)], stdout=log, stderr=log, env=self._environment()
             )
         return exchange
+
+    def _environment(self) -> dict[str, str]:
+        """This program's modules and, where there are GPUs, one for the generator: the last, if no rank has it, else the first rank's own."""
+        given = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
+        count = torch.cuda.device_count()
+        if not count:
+            return given
+        visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(str(i) for i in range(count))).split(",")
+        at = count - 1
+        if count <= self._beside:
+            at = int(os.environ.get("LOCAL_RANK", "0")) % count
+            self.job.warn(
+                f"the generator shares a GPU with the first rank: {self._beside} ranks use all {count} of this machine. "
+                "Ask for one GPU more than tasks on a node, or set generation: in_process"
+            )
+        return {**given, "CUDA_VISIBLE_DEVICES": visible[at]}
 
     def end(self) -> int:
         """Ends the generator; gives the answers that nobody used."""
@@ -231,15 +250,6 @@ class GeneratorSource:
         late = self.exchange.take_away(self._used, self.settings.iterations + 1)
         shutil.rmtree(self.exchange.folder, ignore_errors=True)
         return late
-
-
-def _environment() -> dict[str, str]:
-    """This program's modules and, where there are several GPUs, the last one for the generator alone."""
-    given = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-    if torch.cuda.device_count() > 1:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(str(i) for i in range(torch.cuda.device_count()))
-        given["CUDA_VISIBLE_DEVICES"] = visible.split(",")[-1]
-    return given
 
 
 @contextmanager
