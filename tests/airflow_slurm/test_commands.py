@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -105,6 +106,17 @@ def test_a_second_command_runs_only_if_the_first_succeeded(first: str, code: int
             parse.between_marks(done.stdout, "m4rkT")
     else:
         assert parse.between_marks(done.stdout, "m4rkT") == (second, 0)
+
+
+def test_the_clock_of_the_far_side_comes_with_two_commands_and_only_after_the_first() -> None:
+    line = commands.remote_line(["printf", "%s", "12\nm4rkC:5"], commands.ANY_SITE, "m4rk", then=["true"])
+    before = int(time.time())
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=True)
+    assert before <= (parse.clock_behind(done.stdout, "m4rk") or 0.0) <= time.time()
+    alone = subprocess.run(
+        ["/bin/sh", "-c", commands.remote_line(["true"], commands.ANY_SITE, "m4rk")], capture_output=True, text=True, check=True
+    )
+    assert parse.clock_behind(alone.stdout, "m4rk") is None
 
 
 def test_the_exit_code_of_the_command_is_reported() -> None:

@@ -73,7 +73,7 @@ async def test_an_output_that_may_not_be_read_is_said_once_and_ends_no_wait(wait
             assert await watching.look(looked(at, "RUNNING")) is None
         event = await watching.look(looked(280.0, "COMPLETED"))
     assert event is not None
-    assert [line["event"] for line in said if "not copied" in line["event"]] == [
+    assert [line["event"] for line in said if "not copied" in line["event"] and line["log_level"] == "warning"] == [
         "The job's output is not copied here: /runs/log can't be read over connection 'c1': Permission denied. Its login has to be let in, on all "
         "folders on the way too."
     ]

@@ -97,7 +97,7 @@ def with_row_ends(text: str, mark: str) -> str:
 
 def clock_behind(text: str, mark: str) -> float | None:
     """The far side's clock after the first of two commands, in seconds since the epoch; None if it did not arrive."""
-    found = re.search(rf"\n{mark}C:([0-9]+)\r?\n", text)
+    found = re.search(rf"\n{mark}E:[0-9]+\r?\n{mark}C:([0-9]+)\r?\n", text)
     return float(found.group(1)) if found else None
 
 

@@ -51,14 +51,15 @@ class Output:
             self._log.info("[%s] %s", name, line)
 
     async def _lines(self, tail: LogTail, *, final: bool) -> list[str]:
-        if self._hub.client is None or tail.path in self._unreadable:
+        if self._hub.client is None:
             return []
         try:
             async with asyncio.timeout(TAIL_TIMEOUT_S):
                 return await tail.read(self._hub.client, final=final)
         except FileUnreadable as error:
+            said = self._log.debug if tail.path in self._unreadable else self._log.warning
+            said("The job's output is not copied here: %s", error)
             self._unreadable.add(tail.path)
-            self._log.warning("The job's output is not copied here: %s", error)
         except (SlurmError, TimeoutError) as error:
             said = self._log.warning if final else self._log.debug
             said("The output in %s could not be read now: %s", tail.path, error)
