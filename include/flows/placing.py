@@ -15,7 +15,6 @@ from include.domain.layout import RunDir, environment_dir
 from include.domain.spec import InputPlace, Placement
 from include.settings.catalogue import lock_file, project_root
 from include.settings.clusters import Cluster
-from include.stages.errors import StageError
 from include.stages.plan import Plan
 
 if TYPE_CHECKING:
@@ -106,13 +105,10 @@ class Placed:
         )
 
     def _ranks(self) -> tuple[str, ...]:
-        """Ranks are started by srun from inside the job, which a container's image seldom has."""
+        """Ranks are started by srun from inside the job; where they run in a container, in whose image there seldom is one, around the container."""
         tasks = self.resources()["tasks"]
-        if tasks > 1 and self.cluster.container is not None:
-            raise StageError(
-                f"{self.plan.spec.stage}: {tasks} tasks in a container are not supported; set tasks: 1, or leave the container out"
-            )
-        return ("--ranks", str(tasks)) if tasks > 1 else ()
+        together = ("--together",) if self.cluster.container is not None else ()
+        return ("--ranks", str(tasks), *together) if tasks > 1 else ()
 
     def job(self, n: int) -> JobSpec:
         """What Slurm is asked for."""
@@ -124,7 +120,7 @@ class Placed:
             setup=where.setup,
             modules=where.modules,
             container=self._container(),
-            env=self._environment(gpus),
+            env=self._environment(gpus, in_srun=wanted["tasks"] > 1 and where.container is not None),
             chdir=self.root,
             output=f"{folder}/slurm-%j.log",
             root=self.root,
@@ -164,7 +160,7 @@ class Placed:
         given = chosen.model_dump() | {"mounts": (f"{self.root}:{self.root}", *chosen.mounts), "workdir": self.root}
         return Container(**given)
 
-    def _environment(self, gpus: int) -> dict[str, str]:
+    def _environment(self, gpus: int, in_srun: bool) -> dict[str, str]:
         threads = str(self.plan.settings.get("threads", 1))
         given = {
             "OMP_NUM_THREADS": threads,
@@ -172,6 +168,7 @@ class Placed:
             "TOKENIZERS_PARALLELISM": "false",
             "TORCH_EXTENSIONS_DIR": f"{self.root}/env/torch-extensions",
         }
+        given |= {"SLURM_MPI_TYPE": "none"} if in_srun else {}  # ranks meet by themselves
         return given if gpus else {**given, "DS_ACCELERATOR": "cpu"}
 
 

@@ -7,8 +7,9 @@ the job's script, which calls
         --code-sha256 HEX --environment DIGEST --lock-file PATH [--image sha256:HEX]
     PYTHON bootstrap.py --array FILE     the same arguments, out of a file that has them for each task of an array
 
-With ``--ranks N`` it becomes srun, which starts ``bootstrap.py rank …`` N times and hands signals on to them; else
-it replaces itself (exec) by the stage program, so that Slurm's signals reach it. Exit codes of its own: 78 another environment
+With ``--ranks N`` it becomes srun, which starts ``bootstrap.py rank …`` N times and hands signals on to them. With ``--together``, srun has
+started it N times already, each in a container, in which there is no srun: the first does all of this and tells the others, which wait
+for it. Else it replaces itself (exec) by the stage program, so that Slurm's signals reach it. Exit codes of its own: 78 another environment
 or code, 76 a newer attempt of the key is there, 73 the attempt's folder is there already.
 """
 
@@ -36,6 +37,8 @@ LOG_VARIABLE = "ALIGN_JOB_LOG_FD"
 """Through this descriptor the program adds lines to the job's own log (`include.runtime.job_log`)."""
 LOG_FILE_VARIABLE = "ALIGN_JOB_LOG_FILE"
 """The same log by its path, as srun hands no descriptor on."""
+MEETING, JOIN_WITHIN_S = "ranks.json", 600.0
+"""Where the first of several ranks says that they may begin, and how long the others wait for that, in seconds."""
 _ATTEMPT = re.compile(r"(\d+)-(\d+)\.(\d+)\Z")
 _KEPT_VARIABLES = ("SLURM_", "CUDA_VISIBLE", "NVIDIA_", "ROCR_", "GPU_DEVICE")
 
@@ -49,6 +52,8 @@ def main() -> int:
     own = (arguments.n, int(os.environ["SLURM_JOB_ID"]), int(os.environ.get("SLURM_RESTART_COUNT") or 0))
     attempts = run / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
+    if arguments.together and os.environ["SLURM_PROCID"] != "0":
+        return _join(run, attempts / _name(own), arguments.program)
     if newer := _newer(attempts, own):
         print(f"attempt {newer} is newer than {_name(own)}: nothing to do", file=sys.stderr)
         return SUPERSEDED_EXIT
@@ -63,7 +68,22 @@ def main() -> int:
     if refusal:
         _refuse(run, attempt, *refusal)
         return CONFIGURATION_EXIT
-    _become(run, attempt, arguments.program, arguments.ranks)
+    _become(run, attempt, arguments)
+    return 1  # not reached
+
+
+def _join(run: Path, attempt: Path, program: str) -> int:
+    """Becomes the program when the first rank has made all there is to make; what it refused is not begun."""
+    until = time.monotonic() + JOIN_WITHIN_S
+    while not (attempt / MEETING).exists():
+        if (attempt / "report.json").exists() or time.monotonic() >= until:
+            print(f"the first rank did not begin attempt {attempt}", file=sys.stderr)
+            return CONFIGURATION_EXIT
+        time.sleep(0.2)
+    meeting = json.loads((attempt / MEETING).read_text("utf-8"))
+    _redirect(attempt)
+    os.chdir(attempt)
+    os.execve(sys.executable, _program(run, attempt, program), _environment_of(attempt) | meeting)
     return 1  # not reached
 
 
@@ -79,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--lock-file", required=True, help="pinned requirements of this environment")
     parser.add_argument("--image", help="digest of the container's image that the job's script has checked; none without a container")
     parser.add_argument("--ranks", type=int, default=1, help="processes that share the work, started by srun")
+    parser.add_argument("--together", action="store_true", help="srun has started this N times already")
     return parser.parse_args(_of_task(sys.argv[2]) if sys.argv[1:2] == ["--array"] else None)
 
 
@@ -198,16 +219,37 @@ def _refuse(run: Path, attempt: Path, reason: str, message: str) -> None:
     print(f"{reason}: {message}", file=sys.stderr)
 
 
-def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
+def _become(run: Path, attempt: Path, arguments: argparse.Namespace) -> None:
     """Sends both streams into the attempt's folder and hands the process over to the program."""
     print(f"attempt {attempt}: stdout and stderr go there", flush=True)
     sys.stderr.flush()
     log = os.dup(1)
+    _redirect(attempt)
+    environment, command = _environment_of(attempt), _program(run, attempt, arguments.program)
+    os.chdir(attempt)
+    if arguments.together:
+        meeting = meeting_point()
+        environment.update(meeting)
+        aside = attempt / f".{MEETING}.tmp"
+        aside.write_text(json.dumps(meeting), "utf-8")
+        os.replace(aside, attempt / MEETING)
+    elif arguments.ranks > 1:
+        environment.pop(LOG_VARIABLE, None)  # srun's tasks have no descriptor of ours
+        environment.update(meeting_point() | log_file(log))
+        os.execvpe("srun", on_ranks(command, arguments.ranks, os.environ.get("SLURM_CPUS_PER_TASK")), environment)
+    os.set_inheritable(log, True)
+    os.execve(sys.executable, command, environment | {LOG_VARIABLE: str(log)})
+
+
+def _redirect(attempt: Path) -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         descriptor = os.open(attempt / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(descriptor, number)
         os.close(descriptor)
-    environment = {
+
+
+def _environment_of(attempt: Path) -> dict[str, str]:
+    return {
         **os.environ,
         "PYTHONPATH": str(attempt / "code"),
         "PYTHONNOUSERSITE": "1",
@@ -218,15 +260,11 @@ def _become(run: Path, attempt: Path, program: str, ranks: int) -> None:
         "HF_DATASETS_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
-    os.chdir(attempt)
-    command = [sys.executable, "-m", program, "--spec", str(run / "spec.json")]
-    command += ["--placement", str(attempt / "placement.json"), "--out", str(attempt)]
-    if ranks > 1:
-        environment.pop(LOG_VARIABLE, None)  # srun's tasks have no descriptor of ours
-        environment.update(meeting_point() | log_file(log))
-        os.execvpe("srun", on_ranks(command, ranks, os.environ.get("SLURM_CPUS_PER_TASK")), environment)
-    os.set_inheritable(log, True)
-    os.execve(sys.executable, command, environment | {LOG_VARIABLE: str(log)})
+
+
+def _program(run: Path, attempt: Path, program: str) -> list[str]:
+    own = ["--spec", str(run / "spec.json"), "--placement", str(attempt / "placement.json"), "--out", str(attempt)]
+    return [sys.executable, "-m", program, *own]
 
 
 def log_file(descriptor: int) -> dict[str, str]:

@@ -89,19 +89,25 @@ class Container:
         said = shlex.quote(f"airflow_slurm: {self.image} is not there or not the image with sha256 {self.sha256}")
         return [f"printf '%s\\n' {line} | sha256sum --check --status || {{ printf '%s\\n' {said} >&2; exit {WRONG_IMAGE}; }}"]
 
-    def command(self, program: tuple[str, ...], several_tasks: bool) -> tuple[str, ...]:
-        """The argument vector that runs ``program`` in the container."""
+    def command(self, program: tuple[str, ...], several_tasks: bool, cpus_per_task: int | None = None) -> tuple[str, ...]:
+        """The argument vector that runs ``program`` in the container, once for each task.
+
+        :param cpus_per_task: since 22.05 srun does not take that from the job.
+        """
+        srun = ("srun", *((f"--cpus-per-task={cpus_per_task}",) if cpus_per_task else ()))
+        # One task that fails ends the others, which would wait for it; one that is done early does not.
+        srun += ("--kill-on-bad-exit=1", "--wait=0") if several_tasks else ()
         if self.runtime == "pyxis":
             options = [f"--container-image={self._for_enroot()}"]
             options += [f"--container-mounts={','.join(self.mounts)}"] if self.mounts else []
             options += [f"--container-workdir={self.workdir}"] if self.workdir else []
-            return ("srun", *options, *program)
+            return (*srun, *options, *program)
         options = ["--nv"] if self.gpus else []
         options += [word for mount in self.mounts for word in ("--bind", mount)]
         options += ["--pwd", self.workdir] if self.workdir else []
         # --no-eval: Apptainer would else hand the words of the command to a shell inside.
         inside = ("apptainer", "exec", "--no-eval", *options, self._for_apptainer(), *program)
-        return ("srun", *inside) if several_tasks else inside
+        return (*srun, *inside) if several_tasks else inside
 
     def _check_image(self) -> None:
         if not isinstance(self.image, str) or not self.image:

@@ -135,7 +135,18 @@ def test_an_image_of_a_registry_is_named_by_digest_for_either_runtime() -> None:
         "apptainer", "exec", "--no-eval", "--nv", "--bind", "/data:/data:ro", "--pwd", "/w", f"docker://nvcr.io/nvidia/pytorch@sha256:{DIGEST}",
         "a", "b c",
     )  # fmt: skip
-    assert Container("apptainer", image, gpus=False).command(("a",), True)[:4] == ("srun", "apptainer", "exec", "--no-eval")
+
+
+def test_one_container_a_task_is_started_by_srun_with_the_cpus_of_the_task() -> None:
+    image = f"x@sha256:{DIGEST}"
+    srun = ("srun", "--cpus-per-task=4", "--kill-on-bad-exit=1", "--wait=0")
+    assert Container("apptainer", image, gpus=False).command(("a",), True, 4) == (
+        *srun, "apptainer", "exec", "--no-eval", f"docker://x@sha256:{DIGEST}", "a",
+    )  # fmt: skip
+    assert Container("pyxis", image).command(("a",), True, 4) == (*srun, f"--container-image=x:sha256:{DIGEST}", "a")
+    assert Container("pyxis", image).command(("a",), False, 4)[:2] == ("srun", "--cpus-per-task=4")
+    spec = JobSpec(command=("a",), ntasks=2, cpus_per_task=4, container=Container("pyxis", image))
+    assert render(spec).splitlines()[-1] == f"exec {' '.join(srun)} --container-image=x:sha256:{DIGEST} a"
 
 
 @pytest.mark.parametrize(

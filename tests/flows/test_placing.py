@@ -125,6 +125,22 @@ def in_container(plane: Plane, image: str, **more: Any) -> Placed:
     return placed(plane)
 
 
+@pytest.mark.parametrize("runtime", ["apptainer", "pyxis"])
+def test_ranks_in_containers_are_started_around_them_and_meet_by_themselves(plane: Plane, runtime: str) -> None:
+    alone = in_container(plane, "r.example/align@sha256:" + "0" * 64, runtime=runtime)
+    two = dataclasses.replace(alone, plan=dataclasses.replace(alone.plan, job=alone.plan.job.model_copy(update={"tasks": 2})))
+    arguments = two.command(1)
+    assert arguments[arguments.index("--ranks") :][:3] == ("--ranks", "2", "--together")
+    job = two.job(1)
+    assert (job.ntasks, job.env["SLURM_MPI_TYPE"]) == (2, "none")
+    last = shlex.split(render(job).splitlines()[-1])
+    assert last[:2] == ["exec", "srun"]
+    assert {"--kill-on-bad-exit=1", f"--cpus-per-task={job.cpus_per_task}"} <= set(last[: last.index(arguments[0])])
+    assert last[last.index(arguments[0]) :] == list(arguments)
+    assert "--together" not in alone.command(1)
+    assert "SLURM_MPI_TYPE" not in alone.job(1).env
+
+
 @pytest.mark.parametrize("image", ["r.example/team/align:v3", "/images/align.sif", "r.example/align@sha256:123"])
 def test_an_image_that_is_not_pinned_is_refused_where_it_is_written(image: str) -> None:
     with pytest.raises(ValueError, match="image` must end in @sha256"):

@@ -285,3 +285,48 @@ def test_with_ranks_it_becomes_srun_which_starts_each_with_both_signals_waiting(
     assert "--cpus-per-task 3" in " ".join(bootstrap.on_ranks(["python"], 2, "3"))
     seen = json.loads((attempt / "seen.json").read_text())
     assert {int(signal.SIGUSR1), int(signal.SIGTERM)} <= set(seen["blocked"])
+
+
+def together(site: Site, count: int = 3, late_s: float = 0.0, **changes: Any) -> list[subprocess.CompletedProcess[str]]:
+    """What srun does around containers: starts the same command once for each rank, here the first one last."""
+    command = [*site.command(ranks=str(count), **changes), "--together"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")} | {"SLURM_JOB_ID": "7"}
+    started = []
+    for rank in reversed(range(count)):
+        if rank == 0:
+            time.sleep(late_s)
+        own = environment | {"SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": str(count)}
+        started.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+    ended = [(process, *process.communicate(timeout=60)) for process in reversed(started)]
+    return [subprocess.CompletedProcess(process.args, process.returncode, out, err) for process, out, err in ended]
+
+
+def test_ranks_that_were_started_together_wait_for_the_first_and_share_one_attempt(site: Site) -> None:
+    program = """
+import json, os, signal, sys
+own = {name: os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "PYTHONHASHSEED")}
+own |= {"cwd": os.getcwd(), "argv": sys.argv[1:], "log": "ALIGN_JOB_LOG_FD" in os.environ, "blocked": sorted(signal.pthread_sigmask(0, []))}
+print("rank", os.environ["SLURM_PROCID"])
+open(f"seen-{os.environ['SLURM_PROCID']}.json", "w").write(json.dumps(own))
+"""
+    _tar(site.code, {"program.py": program.encode()})
+    done = together(site, late_s=0.5)
+    assert [one.returncode for one in done] == [0, 0, 0], [one.stderr for one in done]
+    attempt = site.attempt("1-7.0")
+    assert [path.name for path in attempt.parent.iterdir()] == ["1-7.0"]
+    seen = [json.loads((attempt / f"seen-{rank}.json").read_text()) for rank in range(3)]
+    assert [one.pop("log") for one in seen] == [True, False, False]
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0]["cwd"] == str(attempt)
+    assert (seen[0]["MASTER_ADDR"], int(seen[0]["MASTER_PORT"]) > 0) == ("127.0.0.1", True)
+    assert {int(signal.SIGUSR1), int(signal.SIGTERM)} <= set(seen[0]["blocked"])
+    assert sorted((attempt / "stdout").read_text().split("\n")) == ["", "rank 0", "rank 1", "rank 2"]
+    assert [one.stdout for one in done] == [f"attempt {attempt}: stdout and stderr go there\n", "", ""]
+
+
+def test_what_the_first_of_them_refuses_none_begins(site: Site) -> None:
+    done = together(site, code_sha256="0" * 64)
+    assert [one.returncode for one in done] == [78, 78, 78]
+    assert "did not begin" in done[2].stderr
+    assert site.report("1-7.0").outcome == "failed"
+    assert not (site.attempt("1-7.0") / bootstrap.MEETING).exists()

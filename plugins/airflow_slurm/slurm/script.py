@@ -112,7 +112,7 @@ def _command(spec: JobSpec) -> tuple[str, ...]:
         return spec.command
     # Without a number of tasks, Slurm starts one on each node.
     tasks = spec.ntasks or (spec.ntasks_per_node or 1) * (spec.nodes or 1)
-    return spec.container.command(spec.command, several_tasks=tasks > 1)
+    return spec.container.command(spec.command, tasks > 1, spec.cpus_per_task)
 
 
 def _env_file_lines(paths: tuple[str, ...]) -> list[str]:
