@@ -28,6 +28,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path, PurePosixPath
+from typing import NoReturn
 
 SELF = os.path.abspath(__file__)
 CONFIGURATION_EXIT = 78
@@ -53,7 +54,7 @@ def main() -> int:
     attempts = run / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
     if arguments.together and os.environ["SLURM_PROCID"] != "0":
-        return _join(run, attempts / _name(own), arguments.program)
+        _join(run, attempts / _name(own), arguments.program)
     if newer := _newer(attempts, own):
         print(f"attempt {newer} is newer than {_name(own)}: nothing to do", file=sys.stderr)
         return SUPERSEDED_EXIT
@@ -72,19 +73,18 @@ def main() -> int:
     return 1  # not reached
 
 
-def _join(run: Path, attempt: Path, program: str) -> int:
+def _join(run: Path, attempt: Path, program: str) -> NoReturn:
     """Becomes the program when the first rank has made all there is to make; what it refused is not begun."""
     until = time.monotonic() + JOIN_WITHIN_S
     while not (attempt / MEETING).exists():
         if (attempt / "report.json").exists() or time.monotonic() >= until:
             print(f"the first rank did not begin attempt {attempt}", file=sys.stderr)
-            return CONFIGURATION_EXIT
+            raise SystemExit(CONFIGURATION_EXIT)
         time.sleep(0.2)
     meeting = json.loads((attempt / MEETING).read_text("utf-8"))
     _redirect(attempt)
     os.chdir(attempt)
     os.execve(sys.executable, _program(run, attempt, program), _environment_of(attempt) | meeting)
-    return 1  # not reached
 
 
 def _arguments() -> argparse.Namespace:
