@@ -60,7 +60,7 @@ def base_facts(found: Recipe, wanted: Json) -> dict[str, Any]:
     stated = {
         "name": source.repository or source.path or f"{source.kind} from seed {source.seed}",
         "revision": source.revision,
-        "licence": source.licence,
+        "licence": source.licence or ("own (generated here)" if source.kind == "generated" else None),
     }
     if note.get("recipe", found.reference).partition("@")[0] != found.name:  # an API request may name another recipe than made the base
         stated = dict.fromkeys(stated)

@@ -62,13 +62,24 @@ def test_waivers_and_known_risks_are_on_the_card(plane: Plane) -> None:
     filed = made.dossier()
     waivers = body_of(filed)["waivers"]
     assert [text.split(":")[0] for text in waivers] == ["human_pairwise", "multilingual_longtail"]
-    assert "licence: that of the base is not stated" in body_of(filed)["known_risks"]
+    assert body_of(filed)["base"]["licence"] == "own (generated here)"
     made.approve(filed)
     made.promote_after_canary(filed)
     card = plane.registry.papers[made.deployment].card
     _, said = card.split("## Waivers")
     assert all(text in said.split("##")[0] for text in waivers)
-    assert "Its licence is not stated: do not distribute." in card
+
+
+def test_a_base_whose_licence_nobody_stated_is_a_known_risk_and_says_so_on_the_card(plane: Plane) -> None:
+    body = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())
+    plane.change_recipe("tiny", base_source={"kind": "file", "path": "x.gguf", "sha256": digest("test", "x")}, base=body["base"])
+    made = Candidate(plane.run(), "pairs")
+    filed = made.dossier()
+    assert "licence: that of the base is not stated" in body_of(filed)["known_risks"]
+    assert "- known risk: licence: that of the base is not stated" in filed["text"]
+    made.approve(filed)
+    made.promote_after_canary(filed)
+    assert "Its licence is not stated: do not distribute." in plane.registry.papers[made.deployment].card
 
 
 def of(plane: Plane, **release: Any) -> dict[str, Any]:
