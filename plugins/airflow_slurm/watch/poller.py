@@ -1,7 +1,7 @@
 """One loop for each cluster that looks at all jobs at once, however many wait.
 
 At most one ``squeue`` an interval, and one ``sacct`` in an interval in which a watched job left the queue or looks ended,
-also over loops that follow one another in a process. Trouble never ends the loop: it is a snapshot that says so, after
+also over loops that follow one another in a process; after a look that looked for names besides, it waits for two. Trouble never ends the loop: it is a snapshot that says so, after
 which the next look waits longer; the wait falls back to the interval after one whole good look. See :mod:`.pace`.
 """
 
