@@ -12,14 +12,14 @@ from include.flows.errors import FlowError
 from include.settings.annotation import AnnotationSettings
 
 if TYPE_CHECKING:
-    from include.data.annotation_client import Comparison
+    from include.data.annotation_batches import Comparison
 
 Json = Mapping[str, Any]
 
 
 def compared(candidates: Sequence[Candidate], prompts: Mapping[str, Prompt], per_prompt: int = 1) -> "list[Comparison]":
     """At most `per_prompt` comparisons of each prompt's different answers, by prompt; a prompt whose answers are all equal has none."""
-    from include.data.annotation_client import Comparison
+    from include.data.annotation_batches import Comparison
 
     by_prompt: dict[str, list[Candidate]] = {}
     for candidate in candidates:

@@ -8,7 +8,7 @@ from include.domain.canonical import digest
 from include.domain.records import Label
 
 if TYPE_CHECKING:
-    from include.data.annotation_client import Comparison
+    from include.data.annotation_batches import Comparison
     from include.settings.annotation import AnnotationSettings
 
 Json = Mapping[str, Any]
@@ -31,7 +31,7 @@ def gold_for(wanted: "AnnotationSettings", people: int, batch: str) -> "list[Com
 
 
 def _comparison(item: Any, name: str) -> "Comparison":
-    from include.data.annotation_client import Comparison, Gold
+    from include.data.annotation_batches import Comparison, Gold
     from include.domain.records import Message
     from include.transforms.draft import Draft
 

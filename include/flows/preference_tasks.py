@@ -1,17 +1,19 @@
 """Preference collection: the batch, the verifier's labels, and the datasets made from a snapshot."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import digest
-from include.domain.records import Candidate, Prompt
+from include.domain.records import Candidate, Prompt, Rubric
 from include.flows import services
 from include.flows.errors import FlowError
+from include.settings.annotation import AnnotationSettings
 from include.settings.catalogue import recipe, rubric
 from include.stages.refs import DatasetRef
 
 if TYPE_CHECKING:
+    from include.data.annotation_batches import BatchRequest, Comparison
     from include.data.annotation_client import AnnotationClient
 
 Json = Mapping[str, Any]
@@ -62,40 +64,21 @@ def candidates_of(result: Json) -> list[Candidate]:
 
 def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
     """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
-    from include.data.annotation_client import BatchRequest
-    from include.flows.comparisons import added, compared, per_annotator, shared_out
+    from include.flows.comparisons import added, compared, shared_out
     from include.flows.earlier_batches import origin
-    from include.flows.gold_items import gold_for
 
-    found_recipe = recipe(run["recipe"])
-    wanted = found_recipe.annotation
-    shown = rubric(wanted.rubric)
+    found = recipe(run["recipe"])
+    wanted, shown = found.annotation, rubric(found.annotation.rubric)
     candidates = candidates_of(generated)
-    found = compared(candidates, prompts_of(datasets["preference_prompts"]), wanted.comparisons_per_prompt)
-    if not found:
+    possible = compared(candidates, prompts_of(datasets["preference_prompts"]), wanted.comparisons_per_prompt)
+    if not possible:
         raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
-    tasks, people = shared_out(found, wanted, bool(run["auto"]))
-    body = {
-        "candidates": generated["outputs"]["candidates"]["digest"],
-        "rubric": shown.version,
-        "human": people,
-        "overlap": wanted.overlap_share,
-        **added(wanted),
-    }
-    request = BatchRequest(
-        purpose="train",
-        rubric=shown,
-        tasks=tasks,
-        human=people,
-        overlap_share=wanted.overlap_share,
-        overlap_annotators=wanted.overlap_annotators,
-        gold_items=gold_for(wanted, people, body["candidates"]),
-        per_annotator=per_annotator(people, wanted),
-        review=None if wanted.min_gold_accuracy is None else (wanted.min_gold_accuracy, wanted.min_gold_labels),
-    )
+    tasks, people = shared_out(possible, wanted, bool(run["auto"]))
+    body = {"candidates": generated["outputs"]["candidates"]["digest"], "rubric": shown.version, "human": people}
+    body |= {"overlap": wanted.overlap_share, **added(wanted)}
     with services.annotation("pipeline") as client:
-        receipt = client.create_batch(digest("annotation-batch", body), request)
-    same = len({c.prompt_id for c in candidates} - {t.prompt.prompt_id for t in found})
+        receipt = client.create_batch(digest("annotation-batch", body), _request(wanted, shown, tasks, people, body["candidates"]))
+    same = len({c.prompt_id for c in candidates} - {t.prompt.prompt_id for t in possible})
     print(
         f"Batch {receipt.batch_id}: {len(tasks)} comparisons, {people} for people, {len(tasks) - people} for the verifier; {same} with equal answers left out"
     )
@@ -105,8 +88,27 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
         "human": people,
         "url": services.setting("ALIGN_ANNOTATION_URL"),
         "equal_answers": same,
-        "origin": origin(found_recipe.data.project, generated, datasets["preference_prompts"]),
+        "origin": origin(found.data.project, generated, datasets["preference_prompts"]),
     }
+
+
+def _request(wanted: AnnotationSettings, shown: Rubric, tasks: "Sequence[Comparison]", people: int, candidates: str) -> "BatchRequest":
+    """The batch as the service is asked for it; its gold items are drawn by the digest of the `candidates`."""
+    from include.data.annotation_batches import BatchRequest
+    from include.flows.comparisons import per_annotator
+    from include.flows.gold_items import gold_for
+
+    return BatchRequest(
+        purpose="train",
+        rubric=shown,
+        tasks=tasks,
+        human=people,
+        overlap_share=wanted.overlap_share,
+        overlap_annotators=wanted.overlap_annotators,
+        gold_items=gold_for(wanted, people, candidates),
+        per_annotator=per_annotator(people, wanted),
+        review=None if wanted.min_gold_accuracy is None else (wanted.min_gold_accuracy, wanted.min_gold_labels),
+    )
 
 
 def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:

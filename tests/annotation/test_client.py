@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from include.data.annotation_batches import BatchRequest, Comparison, Gold
 from include.data.annotation_client import (
     AnnotationClient,
     AnnotationConflict,
@@ -18,9 +19,6 @@ from include.data.annotation_client import (
     AnnotationNotFound,
     AnnotationRefused,
     AnnotationUnreachable,
-    BatchRequest,
-    Comparison,
-    Gold,
     Judgement,
 )
 from include.domain.canonical import digest

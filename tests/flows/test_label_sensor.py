@@ -218,3 +218,13 @@ def _only_event(trigger: LabelTrigger) -> dict[str, Any]:
     events = asyncio.run(collect())
     assert len(events) == 1
     return events[0]
+
+
+def test_a_batch_that_grew_too_old_while_it_was_waited_for_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    trigger = LabelTrigger("batch-1", "tiny", deadline=datetime.now(UTC).timestamp() + 60)
+
+    def look(last: bool) -> list[str]:
+        raise NoAnswer("nothing younger will come")
+
+    monkeypatch.setattr(trigger, "_look", look)
+    assert _only_event(trigger) == {"status": "timeout", "missing": ["nothing younger will come"]}

@@ -1,6 +1,7 @@
 """Candidates as a program: every field of the record, the same texts whatever the batch, nothing lost."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from include.runtime.chat import answer_text, prompt_ids
 from include.runtime.generation import Sampling, generate_batch
 from include.training.generate import candidate_seed
 from include.training.model_io import load_causal_lm, load_tokenizer
-from include.transforms.datasets_io import read_rows
-from tests.training.harness import Started, Store
+from include.transforms.datasets_io import SidedRow, read_rows
+from tests.training.harness import Started, Store, question
 
 SAMPLING = {"temperature": 0.9, "top_p": 0.95, "top_k": 20, "max_new_tokens": 12}
 CONFIG: dict[str, Any] = {
@@ -108,3 +109,22 @@ def test_prompts_that_are_not_there_are_refused(store: Store, answered: Started)
     done = store.run(store.spec("generate", INPUTS, {**CONFIG, "side": "holdout"}))
     assert done.code == 1
     assert "has no prompt on side 'holdout' for use 'preference'" in done.report.message
+
+
+def test_prompts_of_further_sides_are_answered_up_to_their_limits(store: Store, answered: Started) -> None:
+    made = [question(40 + n, n) for n in range(24)]
+    sides = ["train"] * 6 + ["validation"] * 6 + ["holdout"] * 6 + ["safety_holdout"] * 6
+    rows = [
+        SidedRow(p.prompt_id, side, p.split_group, "evaluation" if "holdout" in side else "preference", p.to_json())
+        for p, side in zip(made, sides, strict=True)
+    ]
+    store.dataset("sided", "prompt", sorted(rows, key=lambda row: row.id))
+    inputs, config = {"policy": "policy", "prompts": "sided"}, {**CONFIG, "prompt_limit": 4, "sides": {"validation": 3, "holdout": 9}}
+    done = store.run(store.spec("generate", inputs, config))
+    assert done.code == 0, done.stderr
+    by_side = dict(zip((p.prompt_id for p in made), sides, strict=True))
+    found = Counter(by_side[prompt_id].removeprefix("safety_") for prompt_id in {c.prompt_id for c in _candidates(done)})
+    assert found == {"train": 4, "validation": 3, "holdout": 9}
+    few = store.run(store.spec("generate", {"policy": "policy", "prompts": "prompts"}, {**CONFIG, "sides": {"holdout": 1}}))
+    assert few.code == 1
+    assert "has no prompt on side 'holdout'" in few.report.message

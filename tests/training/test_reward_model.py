@@ -252,3 +252,16 @@ def test_an_early_stop_before_a_death_in_export_is_remembered(store: Store, monk
     assert (first.code, first.report.message) == (1, "OSError: no space left")
     second = run_here(store, spec, n=2)
     assert (second.report.stop_reason, second.report.first_step, second.report.last_step) == ("early_stop", 6, 6)
+
+
+def test_hold_out_pairs_of_a_safety_class_are_measured_with_the_others(store: Store, done: Started) -> None:
+    rows = []
+    for side in ("train", "validation", "holdout"):
+        for at, row in enumerate(read_rows(Path(store.places["preferences"].path), side)):
+            unsafe = side == "holdout" and at % 2 == 0
+            record = {**row.record, "prompt": {**row.record["prompt"], "safety_class": "unsafe"}} if unsafe else row.record
+            rows.append(SidedRow(row.id, "safety_holdout" if unsafe else side, row.split_group, row.use, record))
+    store.dataset("some unsafe", "pair", rows)
+    again = run_here(store, reward_spec(store, data="some unsafe"))
+    assert again.report.metrics["holdout_pairs"] == done.report.metrics["holdout_pairs"]
+    assert set(again.report.summary["holdout"]["slices"]["safety_class"]) == {"none", "unsafe"}
