@@ -125,6 +125,7 @@ def test_slurms_word_is_none_of_runs_that_their_controller_lost_and_only_of_thos
 def test_whose_daemons_are_read_as_both_versions_print_them(version: str) -> None:
     said = controller(recorded(f"site_{version}/config.txt"))
     assert said.own_uids == {0}
+    assert said.said_at is not None
     assert said.booted_at is not None
     other = (
         "BOOT_TIME = N/A\nSlurmUser               = slurm(64030)\nSlurmdUser              = daemon(2)\nSlurmctldParameters     = user(7)\n"
@@ -364,6 +365,23 @@ async def test_a_job_counts_as_forgotten_only_once_the_nodes_have_reported(kept:
     assert event is not None
     assert event["view"]["cause"] == FORGOTTEN
     assert watch.at - 155 >= NODES_REPORT_WITHIN_S
+
+
+@pytest.mark.parametrize("ahead_s", [0, 600, -600])
+async def test_how_long_a_controller_has_run_is_said_by_its_own_clock(kept: FileReceipts, ahead_s: int) -> None:
+    """A triggerer whose clock is minutes ahead must not think that the nodes have reported."""
+    node = Node(Site({}, Answer("", "", 0)))
+    watch = Watch(kept, node)
+    watch.at = 10_000.0
+    watch.follower._wait = watch.follower._doubts._wait = replace(watch.follower._wait, queued_at=9_950.0 - ahead_s)
+    for look in range(1, 12):
+        now, booted_at = int(watch.at) + 60 - ahead_s, 10_155 - ahead_s
+        node.config = f"Configuration data as of {now}\nBOOT_TIME               = {booted_at}\n" if look > 2 else ""
+        if (event := await watch.look()) is not None:
+            break
+    assert event is not None
+    assert event["view"]["cause"] == FORGOTTEN
+    assert NODES_REPORT_WITHIN_S <= watch.at - 10_155 < NODES_REPORT_WITHIN_S + 60
 
 
 def test_what_an_earlier_submission_made_is_no_sign_of_this_one(make: Make, store: FileReceipts, there: Files) -> None:

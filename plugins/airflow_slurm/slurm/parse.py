@@ -71,12 +71,13 @@ class AccountingRow:
 class Controller:
     """What a controller says of itself.
 
-    :ivar booted_at: when it was started, in seconds since the epoch; None if it doesn't say.
+    :ivar booted_at: when it was started, in seconds since the epoch; None if it doesn't say. :ivar said_at: when it said so, by the same clock.
     :ivar own_uids: the users that Slurm's own daemons run as, root always among them.
     """
 
     booted_at: float | None = None
     own_uids: frozenset[int] = frozenset({0})
+    said_at: float | None = None
 
 
 def between_marks(text: str, mark: str) -> tuple[str, int]:
@@ -156,7 +157,9 @@ def controller(text: str) -> Controller:
     """Out of ``scontrol show config``: ``BOOT_TIME``, and the users of the lines ``SlurmUser`` and ``SlurmdUser``, such as ``slurm(64030)``."""
     found = re.search(r"^BOOT_TIME\s*=\s*(\S+)", text, re.MULTILINE)
     uids = re.findall(r"^Slurmd?User\s*=\s*\S*\(([0-9]+)\)", text, re.MULTILINE)
-    return Controller(epoch(found.group(1)) if found else None, frozenset({0, *map(int, uids)}))
+    said = re.search(r"^Configuration data as of ([0-9]+)\s*$", text, re.MULTILINE)
+    now = float(said.group(1)) if said else None
+    return Controller(epoch(found.group(1)) if found else None, frozenset({0, *map(int, uids)}), now)
 
 
 def node_reasons(text: str) -> list[str]:

@@ -24,19 +24,24 @@ class Doubts:
         self._wait, self._hub, self._log = wait, hub, log
         self._asked_about = 0
         self._booted_at: float | None = None
+        #: Seconds by which this process's clock is ahead of the controller's.
+        self._ahead_s = 0.0
         self._questions = QUESTIONS
 
-    async def started_anew(self, candidates: Collection[JobView]) -> bool:
-        """Whether the controller was, since the submission; asked again only when more jobs or tasks than before seem to be lost."""
+    async def started_anew(self, candidates: Collection[JobView], at: float) -> bool:
+        """Whether the controller was, since the submission; asked again only when more jobs or tasks than before seem to be lost. ``at``: now."""
         if len(candidates) > self._asked_about and self._hub.client is not None:
             if (controller := await self._controller()) is None:
                 return False
             self._booted_at, self._asked_about = controller.booted_at, len(candidates)
+            self._ahead_s = 0.0 if controller.said_at is None else at - controller.said_at
         return all(started_anew(self._booted_at, self._queued_at(view)) for view in candidates)
 
     async def forgotten(self, views: Mapping[Name, JobView], at: float) -> dict[Name, JobView]:
         """Jobs of which all that is known fits one that was lost before it ran, judged once the nodes have reported: it may have run unseen."""
-        if not await self.started_anew(views.values()) or self._booted_at is None or at - self._booted_at < self._wait.hold_grace_s:
+        if not await self.started_anew(views.values(), at) or self._booted_at is None:
+            return dict(views)
+        if at - self._ahead_s - self._booted_at < self._wait.hold_grace_s:
             return dict(views)
         return {name: forgotten(view, self._booted_at, self._queued_at(view)) for name, view in views.items()}
 

@@ -174,7 +174,7 @@ class JobFollower(_Follower):
         views = await self._doubts.ends({0: self.view}, {0: self._named(judge(self.view, seen, self._wait.graces))})
         if may_be_forgotten(views[0], seen):  # lost, instead of unknown, if the controller died and has not got it any more
             views = await self._doubts.forgotten(views, snapshot.at)
-        elif may_be_gone(views[0], seen) and await self._doubts.started_anew(views.values()):
+        elif may_be_gone(views[0], seen) and await self._doubts.started_anew(views.values(), snapshot.at):
             views = {0: as_gone(views[0])}
         await self._tell(views[0])
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
@@ -264,7 +264,7 @@ class ArrayFollower(_Follower):
         ran = ran_by(self._before.tasks)
         found = {i: self._views[i] for i, o in seen.items() if i not in ran and may_be_forgotten(self._views[i], o)}
         gone = {i: self._views[i] for i, o in seen.items() if i not in found and may_be_gone(self._views[i], o)}
-        if (found or gone) and await self._doubts.started_anew([*found.values(), *gone.values()]):
+        if (found or gone) and await self._doubts.started_anew([*found.values(), *gone.values()], at):
             self._views |= await self._doubts.forgotten(found, at)
             self._views |= {index: as_gone(view) for index, view in gone.items()}
 
