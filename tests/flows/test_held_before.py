@@ -13,11 +13,12 @@ from include.data.errors import DataError
 from include.domain.layout import dataset_dir
 from include.flows import champion_evaluation, data_tasks, links, services, skipping
 from include.flows.preference_tasks import local_dataset
+from include.stages.refs import ModelRef
 from include.transforms.datasets_io import read_rows
 from tests.data.conftest import demonstrations, jsonl, sentence
 from tests.flows.conftest import Plane
 from tests.flows.test_apart import dataset
-from tests.flows.things import POLICY
+from tests.flows.things import POLICY, TEMPLATE, TOKENIZER
 
 WRITER = "dag:build_dataset/manual__1/data.build_datasets/1"
 
@@ -77,3 +78,28 @@ def test_a_suite_of_today_that_an_earlier_champion_learnt_from_is_found(control:
     services.store().remove(dataset_dir(learnt["content_hash"]))
     with pytest.raises(AirflowSkipException, match=r"not evaluable: tiny-learnt@1, which was trained on, is gone"):
         champion_evaluation.data_behind({POLICY})
+
+
+def test_a_backfill_with_the_suite_of_now_is_checked_and_one_with_that_of_then_was(
+    control: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("word_problems", "choices", "names"):
+        dataset(tmp_path / name, "suite", [sentence(n) for n in (1, 2, 3)], "holdout")
+    learnt = dataset(tmp_path / "learnt", "demonstration", [f"{sentence(2)} Now"], "train")
+    services.catalog().lineage.edge(POLICY, learnt["content_hash"], "demonstrations", WRITER)
+    body = {"digest": "sha256:" + "d" * 64, "weights": POLICY, "tokenizer": TOKENIZER, "chat_template": TEMPLATE}
+    hashes = {f"suite_{name}": services.catalog().datasets.latest(f"tiny-{name}").content_hash for name in ("word_problems", "choices", "names")}  # type: ignore[union-attr]  # fmt: skip
+    spec = SimpleNamespace(
+        inputs={"model_candidate": POLICY, **hashes},
+        config={"deployments": {"candidate": body}, "suites": {}},
+        tokenizer=TOKENIZER,
+        chat_template=TEMPLATE,
+    )
+    monkeypatch.setattr(services.catalog().ledger, "champion_at", lambda name, at: body["digest"])
+    monkeypatch.setattr(champion_evaluation, "release_evaluation", lambda deployment: spec)
+    monkeypatch.setattr(champion_evaluation, "released_model", lambda deployment: (ModelRef("model", POLICY, TOKENIZER, TEMPLATE), body))
+    monkeypatch.setattr(champion_evaluation, "_still_there", lambda role, weights: None)
+    asked = SimpleNamespace(run_id="backfill__1", dag_id="evaluate_policy")
+    assert champion_evaluation.champion_then({"recipe": "tiny", "suite": "then"}, asked, None)["wanted"]["deployment"] == body["digest"]
+    with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: learnt row"):
+        champion_evaluation.champion_then({"recipe": "tiny", "suite": "now"}, asked, None)
