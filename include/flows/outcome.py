@@ -6,8 +6,10 @@ from typing import Any
 from include.domain.outcomes import NotDone
 from include.flows import services
 
-TOLD_BY = ("release.promote", "evaluation.gates", "evaluation.compare_with", "reward_model.gate")
+TOLD_BY = ("release.promote", "release.dossier", "evaluation.gates", "evaluation.compare_with", "reward_model.gate")
 """Tasks that say why they end early, under the XCom key `status`; the last one in the chain counts."""
+_NO_END = ("open", "new")
+"""What dossier and comparison say under the same key where the run goes on."""
 _RED = ("failed", "upstream_failed", "removed")
 
 Pull = Callable[..., Any]
@@ -29,12 +31,9 @@ def outcome_of(pull: Pull, states: Mapping[str, str | None]) -> tuple[str, bool]
 
 
 def _told(pull: Pull) -> str | None:
-    """What a task said when it ended early; a dossier that stands rejected says so as its own status."""
-    for task in TOLD_BY:
-        if status := pull(task_ids=task, key="status"):
-            return str(status)
-    status = pull(task_ids="release.dossier", key="status")
-    return None if status in (None, "open") else str(status)
+    """What the last task said that ended early."""
+    said = [pull(task_ids=task, key="status") for task in TOLD_BY]
+    return next((str(status) for status in said if status and status not in _NO_END), None)
 
 
 def _asked(pull: Pull) -> str | None:

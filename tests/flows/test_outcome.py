@@ -36,7 +36,8 @@ def test_a_release_is_green() -> None:
 def test_an_early_end_is_green_with_its_reason() -> None:
     skipped = {"evaluation.compare_with": "skipped", "release.promote": "skipped"}
     assert outcome_of(Told(evaluation_compare_with__status="already released"), skipped) == ("already released", False)
-    assert outcome_of(Told(release_dossier__status="already rejected"), skipped) == ("already rejected", False)
+    rejected = Told(release_dossier__status="already rejected", evaluation_compare_with__status="new")
+    assert outcome_of(rejected, skipped) == ("already rejected", False)
 
 
 def test_gates_that_block_are_red_with_their_reason() -> None:
@@ -65,7 +66,8 @@ def test_a_no_and_silence_are_words_of_their_own_by_the_ledger(plane: Plane, ans
         releases.reject(filed["digest"], "approver", "too long winded")
     else:
         releases.no_answer(filed["digest"], "airflow")
-    pull = Told(evaluation_gates__return_value={"passed": True}, release_dossier__digest=filed["digest"], release_dossier__status="open")
+    went_on = {"release_dossier__status": "open", "evaluation_compare_with__status": "new"}
+    pull = Told(evaluation_gates__return_value={"passed": True}, release_dossier__digest=filed["digest"], **went_on)
     assert outcome_of(pull, {"release.approve_0": "failed", "release.promote": "upstream_failed"}) == (words, True)
 
 
