@@ -203,7 +203,7 @@ def test_answers_are_format_matched_when_their_outlines_are_equal(first: str, se
 
 def test_the_report_of_a_run_has_slices_calibration_and_matched_pairs(done: Started) -> None:
     report = done.report.summary["holdout"]
-    assert set(report["slices"]) == {"language", "topic", "safety_class", "length", "format", "origin"}
+    assert set(report["slices"]) == {"language", "topic", "safety_class", "length", "format", "origin", "annotator_kind"}
     assert sum(row["n"] for row in report["slices"]["language"].values()) == report["pairs"] == 20
     assert 0 <= done.report.metrics["holdout_calibration_error"] <= 1
     assert Path(done.folder / "report.json").stat().st_size < 200_000
