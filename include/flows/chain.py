@@ -244,7 +244,7 @@ def outcome(run: Any, **context: Any) -> str:
 
     ti, dag_run = context["ti"], context["dag_run"]
     states = ti.get_task_states(dag_id=dag_run.dag_id, run_ids=[dag_run.run_id]).get(dag_run.run_id, {})
-    said, red = outcome_of(ti.xcom_pull, {name: None if state is None else str(state) for name, state in states.items()})
+    said, red = outcome_of(ti.xcom_pull, {name: None if state is None else str(state) for name, state in states.items()}, dag_run.run_id)
     print(f"{run['recipe']} ({run['method']}): {said}")
     if red:
         ti.xcom_push(key="return_value", value=said)

@@ -15,7 +15,7 @@ _RED = ("failed", "upstream_failed", "removed")
 Pull = Callable[..., Any]
 
 
-def outcome_of(pull: Pull, states: Mapping[str, str | None]) -> tuple[str, bool]:
+def outcome_of(pull: Pull, states: Mapping[str, str | None], run_id: str) -> tuple[str, bool]:
     """The words, and whether the run is red.
 
     pull: `xcom_pull` of a task instance of the run. states: the state of each of its tasks.
@@ -23,7 +23,7 @@ def outcome_of(pull: Pull, states: Mapping[str, str | None]) -> tuple[str, bool]
     if promoted := pull(task_ids="release.promote"):
         return f"released: {promoted['name']} version {promoted['version']}", False
     failed = sorted(name for name, state in states.items() if state == "failed")
-    said = _told(pull) or _asked(pull)
+    said = _told(pull) or _asked(pull, run_id)
     if said is None:
         evaluated = pull(task_ids="evaluation.gates") is not None
         said = f"{NotDone.UNKNOWN if evaluated else NotDone.NOT_EVALUATED}: {', '.join(failed) or 'nothing'} failed"
@@ -36,10 +36,10 @@ def _told(pull: Pull) -> str | None:
     return next((str(status) for status in said if status and status not in _NO_END), None)
 
 
-def _asked(pull: Pull) -> str | None:
-    """What people answered, by the ledger: a task's state is no answer."""
+def _asked(pull: Pull, run_id: str) -> str | None:
+    """What people answered this run, by the catalog: a task's state is no answer."""
     digest = pull(task_ids="release.dossier", key="digest")
-    decision = services.catalog().releases.decision(str(digest)) if digest else None
+    decision = services.catalog().releases.decision(str(digest), run_id) if digest else None
     if decision is None:
         return None
     if decision.state == "rejected":

@@ -30,29 +30,32 @@ FINE = {"evaluation.gates": "success", "release.promote": "success"}
 
 def test_a_release_is_green() -> None:
     pull = Told(release_promote__return_value={"name": "demo-tiny", "version": 3})
-    assert outcome_of(pull, FINE) == ("released: demo-tiny version 3", False)
+    assert outcome_of(pull, FINE, "r") == ("released: demo-tiny version 3", False)
 
 
 def test_an_early_end_is_green_with_its_reason() -> None:
     skipped = {"evaluation.compare_with": "skipped", "release.promote": "skipped"}
-    assert outcome_of(Told(evaluation_compare_with__status="already released"), skipped) == ("already released", False)
+    assert outcome_of(Told(evaluation_compare_with__status="already released"), skipped, "r") == ("already released", False)
     rejected = Told(release_dossier__status="already rejected", evaluation_compare_with__status="new")
-    assert outcome_of(rejected, skipped) == ("already rejected", False)
+    assert outcome_of(rejected, skipped, "r") == ("already rejected", False)
 
 
 def test_gates_that_block_are_red_with_their_reason() -> None:
     pull = Told(evaluation_gates__status="no improvement: asked_form_better")
-    assert outcome_of(pull, FAILED) == ("no improvement: asked_form_better", True)
+    assert outcome_of(pull, FAILED, "r") == ("no improvement: asked_form_better", True)
 
 
 def test_what_never_came_to_its_gates_is_not_evaluated_and_says_which_task_failed() -> None:
-    assert outcome_of(Told(), {"sft.train": "failed", "release.promote": "upstream_failed"}) == ("not evaluated: sft.train failed", True)
+    assert outcome_of(Told(), {"sft.train": "failed", "release.promote": "upstream_failed"}, "r") == (
+        "not evaluated: sft.train failed",
+        True,
+    )
 
 
 def test_what_nobody_can_name_is_unknown_and_never_green() -> None:
     judged = Told(evaluation_gates__return_value={"passed": True})
-    assert outcome_of(judged, {"release.shadow_run": "failed"}) == ("unknown: release.shadow_run failed", True)
-    assert outcome_of(judged, FINE) == ("unknown: nothing failed", True)
+    assert outcome_of(judged, {"release.shadow_run": "failed"}, "r") == ("unknown: release.shadow_run failed", True)
+    assert outcome_of(judged, FINE, "r") == ("unknown: nothing failed", True)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +70,9 @@ def test_a_no_and_silence_are_words_of_their_own_by_the_ledger(plane: Plane, ans
     else:
         releases.no_answer(filed["digest"], "airflow")
     went_on = {"release_dossier__status": "open", "evaluation_compare_with__status": "new"}
+    releases.ask(filed["digest"], "another-run", "ada", anew=True)  # what another run asks afterwards is no answer to this one
     pull = Told(evaluation_gates__return_value={"passed": True}, release_dossier__digest=filed["digest"], **went_on)
-    assert outcome_of(pull, {"release.approve_0": "failed", "release.promote": "upstream_failed"}) == (words, True)
+    assert outcome_of(pull, {"release.approve_0": "failed", "release.promote": "upstream_failed"}, "manual__1") == (words, True)
 
 
 def test_an_aborted_canary_says_why(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +90,4 @@ def test_an_aborted_canary_says_why(plane: Plane, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Rejected), reason_told():
         made.promote(filed, made.observed("aborted", ("error_share is 0.5",)))
     assert pushed == {"status": "rejected: the shadow run was aborted: error_share is 0.5"}
-    assert outcome_of(Told(release_promote__status=pushed["status"]), {"release.promote": "failed"}) == (pushed["status"], True)
+    assert outcome_of(Told(release_promote__status=pushed["status"]), {"release.promote": "failed"}, "r") == (pushed["status"], True)

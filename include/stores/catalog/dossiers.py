@@ -164,10 +164,10 @@ class Dossiers:
             return anew
         return last.state == NO_ANSWER or any(same_person(asker, person) for asker in asking for person in last.approved_by)
 
-    def decision(self, dossier: str) -> Decision | None:
-        """The newest round, or None when nobody was asked yet."""
+    def decision(self, dossier: str, run_id: str | None = None) -> Decision | None:
+        """The newest round (in which `run_id` asked, where it is given), or None when nobody was asked yet."""
         with self._db.read() as connection:
-            return latest_round(connection, dossier)
+            return latest_round(connection, dossier, run_id)
 
     def asked_in(self, run_id: str) -> str | None:
         """The dossier that a run put before people last, or None."""
@@ -263,10 +263,12 @@ def load_dossier(connection: sa.Connection, dossier: str) -> Dossier:
     return found
 
 
-def latest_round(connection: sa.Connection, dossier: str) -> Decision | None:
-    """The newest round with who asked and who approved. An approval whose release was rolled back is spent: state rolled_back."""
-    query = sa.select(decisions).where(decisions.c.dossier == dossier).order_by(decisions.c.round.desc()).limit(1)
-    row = connection.execute(query).mappings().first()
+def latest_round(connection: sa.Connection, dossier: str, run_id: str | None = None) -> Decision | None:
+    """The newest round (of a run, where one is given) with who asked and who approved. An approval whose release was rolled back is
+    spent: state rolled_back."""
+    of_run = sa.select(askers.c.round).where(askers.c.dossier == dossier, askers.c.run_id == run_id)
+    query = sa.select(decisions).where(decisions.c.dossier == dossier, sa.true() if run_id is None else decisions.c.round.in_(of_run))
+    row = connection.execute(query.order_by(decisions.c.round.desc()).limit(1)).mappings().first()
     if row is None:
         return None
     people = (
