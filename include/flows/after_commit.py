@@ -41,23 +41,25 @@ def stage_log(spec: RunSpec, done: "Committed") -> "StageLog":
     return StageLog(spec, done, attempts=_attempts(spec), config=dict(spec.config), artifacts={"report.json": report})
 
 
-def after_failure(spec: RunSpec, attempt: str, report: Mapping[str, Any]) -> None:
+def after_failure(spec: RunSpec, attempt: str, report: Mapping[str, Any] | None, cause: str = "", message: str = "") -> None:
     """Shows a run that failed, or that a guard stopped, in MLflow with its reason and its figures so far.
 
+    `report`: the attempt's own word; None where it left none, `cause` and `message` are what is known of its end then.
     The task's own end is the failure: a tracker that cannot be reached is said and changes nothing. The next end of the run tells all
     its attempts anew.
     """
     from include.stores.registry import StageLog, Stopped
 
+    said = report or {"stop_reason": cause, "message": message}
     told = Stopped(
         attempt=attempt,
-        stop_reason=str(report["stop_reason"]),
-        message=str(report.get("message") or "none"),
+        stop_reason=str(said["stop_reason"]),
+        message=str(said.get("message") or "none"),
         at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        guard=str(report.get("summary", {}).get("guard") or ""),
+        guard=str(said.get("summary", {}).get("guard") or ""),
     )
     try:
-        artifacts = {"report.json": canonical_bytes(dict(report))}
+        artifacts = {} if report is None else {"report.json": canonical_bytes(dict(report))}
         log_of = StageLog(spec, None, attempts=_attempts(spec), config=dict(spec.config), artifacts=artifacts, stopped=told)
         services.registry().log_run(log_of)
     except Exception as error:  # noqa: BLE001 - whatever the tracker's client raises, the run's own failure is what must be told

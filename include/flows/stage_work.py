@@ -117,7 +117,9 @@ def take(ended: Ended) -> None:
     patient = _may_be_whole(ended.view) and ended.view.cause != FORGOTTEN
     report = _report(ended, ended.deadline_s if patient else _AFTER_A_FAILURE_S)
     if report is None:
-        raise _without_report(ended)
+        if isinstance(error := _without_report(ended), JobFailed):
+            after_failure(ended.spec, ended.attempt, None, error.cause or "no report", str(error))
+        raise error
     try:
         _commit(ended, report)
     except (IntegrityError, NotFound) as error:

@@ -132,6 +132,24 @@ def test_a_job_that_a_guard_stopped_is_told_to_mlflow_with_guard_reason_and_figu
     assert job.plane.registry.versions == []
 
 
+def test_a_job_that_failed_without_a_word_is_told_to_mlflow_by_what_slurm_says(job: Job) -> None:
+    with pytest.raises(JobFailed, match="left no report"):
+        job.accept(FAILED)
+    (log,) = job.plane.registry.logs
+    assert (log.outcome["outcome"], log.outcome["stop_reason"], log.outcome["guard"]) == ("failed", "failed", "none")
+    assert "left no report in" in log.outcome["message"]
+    assert log.artifacts == {}
+
+
+def test_what_is_submitted_again_is_no_failure_to_mlflow(job: Job) -> None:
+    with pytest.raises(Resubmit):
+        job.accept(TIMEOUT)
+    job.leaves(outcome="interrupted", stop_reason="signal", last_step=17)
+    with pytest.raises(Resubmit):
+        job.accept(TIMEOUT)
+    assert job.plane.registry.logs == []
+
+
 def test_a_tracker_that_does_not_answer_hides_no_failure(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     job.leaves(outcome="failed", stop_reason="error", last_step=3, message="out of memory")
 
