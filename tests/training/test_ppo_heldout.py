@@ -154,3 +154,14 @@ def test_without_a_validation_prompt_a_look_is_refused_before_anything_is_learnt
     refused = run_here(store, store.spec("ppo", inputs, {**PPO, "heldout": {"every": 2}}))
     assert (refused.report.outcome, refused.report.last_step) == ("failed", 0)
     assert "has 0 validation prompts" in refused.report.message
+
+
+def test_several_ranks_see_the_same_even_where_one_has_nothing_to_answer(store: Store) -> None:
+    alone, both = (
+        run(ppo_spec(store, salt=f"looked by {name}", iterations=1, heldout={"every": 1, "prompts": 1}))
+        for name, run in (("one", lambda spec: run_here(store, spec)), ("two", lambda spec: store.run_ranks(spec, 2)))
+    )
+    assert both.code == 0, both.stderr
+    names = [name for name in alone.lines[0] if name.startswith("heldout_")]
+    assert len(names) == 6
+    assert {name: both.lines[0][name] for name in names} == pytest.approx({name: alone.lines[0][name] for name in names}, abs=1e-4)
