@@ -12,7 +12,7 @@ from tests.training.resume_matrix_cells import Cell, cells, changed_cells
 TRIED = {
     "sft bf16_autocast 1 0 plain": "before-rename",
     "reward_model bf16_autocast 1 0 plain": "update",
-    "dpo bf16_autocast 2 3 lora": "update",
+    "dpo bf16_autocast 1 0 plain": "update",
     "dpo fp32 1 0 lora": "before-rename",
     "reward_model fp32 1 0 ensemble": "after-rename",
     "ppo bf16_autocast 1 0 plain": "generating",

@@ -29,6 +29,7 @@ if not torch.cuda.is_available():
 
 import deepspeed
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.torch_autocast import PARAM_COMM_DTYPE_ATTR_NAME
 
 OFFLOADS = {"none": 0, "optimizer": 1, "parameters": 3}
 """What lies in the CPU's memory between its uses → the lowest ZeRO stage that can do it. `parameters` takes the optimiser along."""
@@ -110,6 +111,8 @@ class DeepSpeedEngine:
         config = _config(settings, offload)
         self._engine, *_ = deepspeed.initialize(model=self._inner, optimizer=self.optimizer, config=config, dist_init_required=False)
         self._zero: Any = self._engine.optimizer if settings.zero_stage else None
+        if settings.zero_stage == 3 and settings.precision == "bf16_autocast":
+            _gather_shared_as_they_are(self._inner, self._zero)
         if settings.zero_stage == 0:
             # Reduced in `step`, before clipping. One process has nothing to reduce, but DeepSpeed 0.19 would copy all gradients into one
             # buffer and back (a fifth of a step).
@@ -224,6 +227,18 @@ def _split(module: torch.nn.Module) -> torch.nn.Module:
     for part in module.modules():
         part._parameters = {name: value if value is None else empty[id(value)] for name, value in part._parameters.items()}
     return twin
+
+
+def _gather_shared_as_they_are(module: torch.nn.Module, zero: Any) -> None:
+    """Keeps a weight that an embedding shares with a linear layer in float32 wherever it is gathered.
+
+    DeepSpeed 0.19 gathers linear layers' weights in bfloat16, but the small ones, which it leaves gathered, in float32 after an update. To a linear layer under autocast
+    both are the same; an embedding would look up rounded rows before a run's first update and after a resumption, exact ones else.
+    """
+    shared = (value for layer in module.modules() if isinstance(layer, torch.nn.Embedding) for value in layer.parameters(recurse=False))
+    for value in shared:
+        if hasattr(value, PARAM_COMM_DTYPE_ATTR_NAME) and (not value.requires_grad or value.dtype in zero.ipg_buckets):
+            delattr(value, PARAM_COMM_DTYPE_ATTR_NAME)
 
 
 def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
