@@ -20,6 +20,7 @@ from airflow_slurm.spec import JobSpec, task_path
 from local.slurm_cluster import PrivateSlurm
 
 from .faults.helpers import until
+from .looking import submit_held
 from .test_script import directives
 
 #: What paths are made of that mean something to a file system, a shell, sbatch or this package, and all other text.
@@ -127,7 +128,7 @@ async def test_slurm_writes_where_we_look(slurm: PrivateSlurm, client: SlurmClie
     for number, name in enumerate(names):
         (shared / str(number)).mkdir()
         spec = JobSpec(body=f"echo {number}", output=f"{shared}/{number}/{name}", root=str(shared), mem="20M")
-        queued = await client.submit_held(spec, job_name_for(f"{key}/{number}", 1))
+        queued = await submit_held(client, spec, job_name_for(f"{key}/{number}", 1))
         await client.release(queued.job_id)
         paths.append(Path(queued.log_path or ""))
     for number, path in enumerate(paths):
