@@ -34,7 +34,7 @@ with DAG(
         from include.flows.erasing import erase as take_away
 
         params = context["params"]
-        who = getattr(context["dag_run"], "triggering_user_name", None) or "unknown"
+        who = getattr(context["dag_run"], "triggering_user_name", None) or ""
         asked = Asked(tuple(params["subjects"]), tuple(params["prompts"]), params["why"], who, apply=params["apply"], taint=params["taint"])
         return take_away(asked)
 

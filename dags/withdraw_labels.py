@@ -25,7 +25,7 @@ with DAG(
         from include.flows.withdrawing import Asked, withdraw_labels
 
         params = context["params"]
-        who = getattr(context["dag_run"], "triggering_user_name", None) or "unknown"
+        who = getattr(context["dag_run"], "triggering_user_name", None) or ""
         return withdraw_labels(Asked(tuple(params["labels"]), params["annotator"], params["why"], who, taint=params["taint"]))
 
     withdraw()

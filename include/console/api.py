@@ -10,7 +10,7 @@ from include.console.reading import catalog, full_ref, ledger_rows, releases
 router = APIRouter(prefix="/v1")
 
 
-@router.get("/lineage")
+@router.get("/lineage", dependencies=[rights.DECISIONS])
 def lineage(ref: str) -> dict[str, Any]:
     """The tree behind `ref`: a digest, champion:NAME, dataset:ID@3, deployment:DIGEST."""
     opened = catalog()

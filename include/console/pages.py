@@ -53,7 +53,7 @@ def home(request: Request) -> HTMLResponse:
     return _page(request, "home.html", releases=releases(catalog()))
 
 
-@router.get("/lineage")
+@router.get("/lineage", dependencies=[rights.DECISIONS])
 def lineage(request: Request, ref: str = "", every: bool = False) -> HTMLResponse:
     """The tree behind `ref`; `every`: each writing of the same content."""
     from include.stores.catalog.render import render_node
@@ -97,7 +97,7 @@ def _tree(request: Request, title: str, action: str, ref: str, text: Any, **more
     return _page(request, "tree.html", status, title=title, action=action, ref=ref, text=shown, problem=why, **more)
 
 
-@router.get("/deployments/{digest}")
+@router.get("/deployments/{digest}", dependencies=[rights.DECISIONS])
 def deployment(request: Request, digest: str) -> HTMLResponse:
     """All that was judged and decided about a deployment, and what it has cost."""
     from include.stores.catalog.cost import render_cost

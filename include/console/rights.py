@@ -14,8 +14,8 @@ def _may_read(entity: DagAccessEntity) -> Any:
 
 
 RUNS = _may_read(DagAccessEntity.RUN)
-"""Releases, lineage, gates, cost: what a run made."""
+"""Releases, impact, comparisons, cost: what a run made."""
 DECISIONS = _may_read(DagAccessEntity.AUDIT_LOG)
-"""The ledger: who decided what, by name."""
+"""The ledger, and what shows its rows: lineage and a deployment's page. Who decided what, by name."""
 VALUES = _may_read(DagAccessEntity.TASK_LOGS)
 """Pages of a validation: values of the data."""

@@ -22,7 +22,7 @@ Json = Mapping[str, Any]
 def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[str, Any]:
     """The champion at the end of the data interval (now, when a run has none), ready to be measured.
 
-    Ends as *no champion* or *not evaluable* where there was none, or where its weights are gone.
+    Ends as *no champion* or *not evaluable* where there was none, or where its weights or a suite are gone.
     """
     found = recipe(str(params["recipe"]))
     at = instant or datetime.now(UTC)
@@ -34,7 +34,7 @@ def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[
     models = {role: _model_of(spec, role) for role in _roles(spec)}
     models["candidate"] = released_model(str(deployment))[0].to_json()
     for role, ref in models.items():
-        _still_there(role, ref["digest"])
+        _still_there(f"the weights of {role}", ref["digest"], "config.json")
     run = {
         "recipe": found.name,
         "recipe_digest": found.digest,
@@ -52,6 +52,8 @@ def champion_then(params: Json, dag_run: Any, instant: datetime | None) -> dict[
         **_rewards_of(spec),
         **_suites(found.evaluation.suites, spec, str(params["suite"]), f"{found.data.project}-"),
     }
+    for name, suite in wanted["suites"].items():
+        _still_there(f"suite {name}", suite["artifact"], MANIFEST)
     if params["suite"] == "now":
         require_suites_apart(run, wanted["suites"], data_behind({ref["digest"] for ref in models.values()}))
     return {"run": run, "wanted": wanted}
@@ -99,16 +101,17 @@ def _rewards_of(spec: RunSpec) -> dict[str, Any]:
     return {"reward": refs[0] if refs else None, "reward_members": refs[1:]}
 
 
-def _still_there(role: str, weights: str) -> None:
+def _still_there(what: str, digest: str, file: str) -> None:
+    """Ends as *not evaluable* where an artifact was erased, or has no place in this store any more; `file`: what each of its kind has."""
     from include.stores.errors import NotFound
 
     store = services.store()
     try:
-        path = services.catalog().artifacts.locate(weights, store.uri)
-    except NotFound:
-        say_and_skip(f"{NotDone.NOT_EVALUABLE}: the weights of {role} ({weights}) have no place in this store any more")
-    if not store.exists(f"{path}/config.json"):
-        say_and_skip(f"{NotDone.NOT_EVALUABLE}: the weights of {role} are gone from {path}")
+        path = services.catalog().artifacts.locate(digest, store.uri)
+    except NotFound as error:
+        say_and_skip(f"{NotDone.NOT_EVALUABLE}: {what}: {error}")
+    if not store.exists(f"{path}/{file}"):
+        say_and_skip(f"{NotDone.NOT_EVALUABLE}: {what} ({digest}): it is gone from {path}")
 
 
 def _suites(reference: str, spec: RunSpec, which: str, prefix: str) -> dict[str, Any]:

@@ -118,6 +118,8 @@ def build(run: Json, writer: str) -> dict[str, Any]:
     _show(built.validation, run)
     apart = require_uses_apart(info.folder for info in built.datasets.values())
     print("Training prompts by use, apart: " + ", ".join(f"{use} {count}" for use, count in apart.items()))
+    if services.catalog().erasures.suppressed() != (suppression.hashes if suppression else frozenset()):
+        raise FlowError("somebody was erased while this was built: start the build again, so that they stay out")
     sources = {name: [(parent, "source") for parent in info.derived_from] for name, info in built.datasets.items()}
     return {name: publish(info, found.data.project, writer, derived_from=sources[name]) for name, info in built.datasets.items()}
 

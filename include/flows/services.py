@@ -102,6 +102,15 @@ def annotation(role: str) -> "AnnotationClient":
     return AnnotationClient(setting("ALIGN_ANNOTATION_URL"), token)
 
 
+def require_steward(who: str) -> None:
+    """Refuses whoever is not known by name or, where ALIGN_DATA_STEWARDS names who may take data back, not among them."""
+    stewards = [name.strip() for name in os.environ.get("ALIGN_DATA_STEWARDS", "").split(",") if name.strip()]
+    if not who.strip():
+        raise FlowError("nobody is known to have started this run: start it as a user, by hand")
+    if stewards and who not in stewards:
+        raise FlowError(f"{who} may not take data back; these may: {', '.join(stewards)}")
+
+
 def suppression() -> "Suppression | None":
     """Who must stay out of data; None where nobody was ever erased.
 

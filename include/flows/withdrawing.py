@@ -21,6 +21,7 @@ class Asked:
     def __post_init__(self) -> None:
         if not self.labels and not self.annotator:
             raise FlowError("name labels or an annotator: nothing was withdrawn")
+        services.require_steward(self.who)
 
 
 def withdraw_labels(asked: Asked) -> dict[str, Any]:
@@ -34,25 +35,29 @@ def withdraw_labels(asked: Asked) -> dict[str, Any]:
     with services.annotation("pipeline") as client:
         if asked.annotator:
             events += client.withdraw_all_of(asked.annotator, asked.why)
+            _settle(events, asked)
         for label_id in asked.labels:
             events.append(client.withdraw(label_id, asked.why))
-            make_known(events[-1:], asked.who)
-    make_known(events, asked.who)
-    catalog = services.catalog()
-    affected: dict[str, set[str]] = {"datasets": set(), "models": set(), "champions": set()}
-    for event in events:
-        ref = f"label:{event['label_id']}"
-        if asked.taint:
-            catalog.releases.taint(ref, asked.why, asked.who)
-        found = catalog.lineage.impact(ref)
-        affected["datasets"] |= set(found.datasets)
-        affected["models"] |= {digest for digest, kind in found.artifacts if kind in ("model", "reward_model", "adapter")}
-        affected["champions"] |= set(found.champions)
+            _settle(events[-1:], asked)
+    ids = [event["label_id"] for event in events]
+    impact = services.catalog().lineage.impact_of_labels(f"{len(ids)} withdrawn labels", ids)
+    affected = {
+        "datasets": list(impact.datasets),
+        "models": [digest for digest, kind in impact.artifacts if kind in ("model", "reward_model", "adapter")],
+        "champions": list(impact.champions),
+    }
     print(f"{len(events)} labels are withdrawn. What came from them: " + "; ".join(f"{len(n)} {kind}" for kind, n in affected.items()))
     for kind, names in affected.items():
-        for name in sorted(names):
+        for name in names:
             print(f"  {kind}: {name}")
-    return {"withdrawn": len(events), **{kind: sorted(names) for kind, names in affected.items()}}
+    return {"withdrawn": len(events), **affected}
+
+
+def _settle(events: Iterable[Mapping[str, Any]], asked: Asked) -> None:
+    """At once, so that a later label which the service refuses takes nothing of this along."""
+    make_known(events, asked.who)
+    for event in events if asked.taint else ():
+        services.catalog().releases.taint(f"label:{event['label_id']}", asked.why, asked.who)
 
 
 def make_known(events: Iterable[Mapping[str, Any]], actor: str) -> None:

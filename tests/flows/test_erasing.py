@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_slurm.receipts import JobEnd
 from include.domain.layout import RunDir
 from include.domain.manifest import build_manifest
 from include.domain.records import Prompt
@@ -18,7 +21,8 @@ from include.flows.data_tasks import publish
 from include.flows.erasing import Asked, erase
 from include.flows.errors import FlowError
 from include.flows.preference_tasks import local_dataset
-from include.stores.errors import Erased, Tainted
+from include.stores.catalog.receipts import CatalogReceipts
+from include.stores.errors import Erased, StoreError, Tainted
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
 from tests.data.labels import prompt
 from tests.flows.conftest import Plane
@@ -62,10 +66,10 @@ class World:
         rows = [SidedRow(p.prompt_id, "train", p.split_group, "preference", p.to_json()) for p in prompts]
         return publish(write_dataset(self.folder / name, DatasetHeader(name, "prompt", "f1"), rows), "project", "w")
 
-    def run(self, stage: str, inputs: dict[str, str], output: str, kind: str, text: str) -> str:
-        asked = spec(stage, inputs=inputs)
+    def run(self, stage: str, inputs: dict[str, str], output: str, kind: str, text: str, **changes: Any) -> str:
+        asked = spec(stage, inputs=inputs, **changes)
         attempt = RunDir(asked.key).attempt("1-7.0")
-        made = self.folder / stage
+        made = self.folder / asked.key.removeprefix("sha256:")
         made.mkdir()
         (made / "file").write_text(text)
         manifest = build_manifest(kind, made)
@@ -137,11 +141,89 @@ def test_a_reader_is_told_that_it_was_erased(world: World) -> None:
     assert facts["erased"].startswith("asked to be forgotten (by olga at ")
 
 
-def test_what_learnt_from_them_is_not_released_any_more_unless_a_person_says_so(world: World) -> None:
+def test_what_learnt_from_them_stays_releasable_where_a_person_says_so_and_no_longer(world: World) -> None:
     erase(asked(taint=False))
     assert world.catalog.releases.tainted(world.policy) is None
     erase(asked(prompts=(prompt(2).prompt_id,), subjects=()))
-    assert world.catalog.releases.tainted(world.policy) is None, "what is erased already is not read again"
+    assert world.catalog.releases.tainted(world.policy) is None, "another request has nothing to do with it"
+    erase(asked(taint=True))
+    assert world.catalog.releases.tainted(world.policy) is not None
+
+
+def test_candidates_of_a_model_that_learnt_from_them_stay(world: World) -> None:
+    """They went into its weights, and not into what it says to others' prompts."""
+    later = world.run(
+        "generate", {"prompts": world.others["content_hash"], "policy": world.policy}, "more", "candidate_set", "others' answers"
+    )
+    assert later not in erase(asked())["artifacts"]
+    assert world.catalog.artifacts.locations(later) != []
+
+
+def test_what_a_job_wrote_that_was_still_at_work_goes_with_the_same_call_again(world: World) -> None:
+    late = spec("generate", inputs={"prompts": world.prompts["content_hash"]}, seed=7)
+    world.catalog.runs.plan(late)
+    receipts = CatalogReceipts(world.plane.catalog_url)
+    receipts.claim(late.key, {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1})
+    world.store.put_bytes(f"{RunDir(late.key).attempt('1-9.0')}/checkpoints/step-3/rows", SECRET.encode())
+    (left,) = erase(asked())["left"]
+    assert left.startswith(f"a job of generate {late.key} is at work")
+    receipts.close(late.key, 1, JobEnd("succeeded"))
+    world.run("generate", {"prompts": world.prompts["content_hash"]}, "candidates", "candidate_set", SECRET, seed=7)
+    assert SECRET in world.kept()
+    assert erase(asked())["left"] == []
+    assert SECRET not in world.kept()
+
+
+def test_the_same_prompt_without_the_person_goes_too(world: World) -> None:
+    again = world.dataset("again", [replace(world.of_ada, subject_ref=None)])
+    assert again["content_hash"] not in (world.prompts["content_hash"], world.others["content_hash"])
+    assert erase(asked())["datasets"] == ["project-again@1", "project-prompts@1"]
+    assert not world.holds(again)
+
+
+def test_a_version_that_lies_elsewhere_is_named_and_holds_up_nothing(world: World) -> None:
+    far = world.dataset("far", [replace(prompt(20), subject_ref=EVE)])
+    folder = f"datasets/{far['content_hash'].removeprefix('sha256:')}"
+    world.store.remove(folder)
+    world.catalog.artifacts.forget_location(far["artifact"], world.store.uri, folder)
+    world.catalog.artifacts.add_location(far["artifact"], "s3://bucket", "far")
+    assert erase(asked())["left"] == ["project-far@1 was not read, it lies only in s3://bucket/far"]
+    assert SECRET not in world.kept()
+
+
+def test_outputs_that_were_never_committed_go_and_young_scratch_is_named(world: World) -> None:
+    for name, age_s in (("old", 2 * 24 * 3600), ("young", 60)):
+        folder = services.work_dir() / "build" / name
+        folder.mkdir(parents=True)
+        (folder / "rows").write_text(SECRET if name == "old" else "somebody else's rows")
+        os.utime(folder, (time.time() - age_s,) * 2)
+    key = world.catalog.runs.producing(world.candidates)[0].key
+    world.store.put_bytes(f"{RunDir(key).attempt('2-8.0')}/output/candidates/file", SECRET.encode())
+    (left,) = erase(asked())["left"]
+    assert left.startswith(str(services.work_dir() / "build" / "young"))
+    assert SECRET not in world.kept()
+
+
+def test_another_key_is_seen_as_such(world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With it nobody would be recognised any more, and all would come in again."""
+    erase(asked())
+    other = tmp_path / "other.key"
+    other.write_bytes(b"o" * 32)
+    other.chmod(0o600)
+    monkeypatch.setenv("ALIGN_SUPPRESSION_KEY", str(other))
+    with pytest.raises(StoreError, match="not the key that persons were suppressed with"):
+        services.suppression()
+    with pytest.raises(StoreError, match="not the key"):
+        erase(asked(subjects=(EVE,)))
+
+
+def test_who_erases_is_known_by_name_and_where_the_site_says_so_on_a_list(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FlowError, match="nobody is known"):
+        asked(who="")
+    monkeypatch.setenv("ALIGN_DATA_STEWARDS", "ada, olga")
+    assert asked().who == "olga"
+    with pytest.raises(FlowError, match="eve may not take data back; these may: ada, olga"):
+        asked(who="eve")
 
 
 def test_taint(world: World) -> None:
@@ -187,7 +269,7 @@ def test_a_call_that_died_is_done_by_the_same_call_again(world: World, monkeypat
 
 def test_a_copy_out_of_reach_is_named(world: World) -> None:
     world.catalog.artifacts.add_location(world.candidates, "s3://bucket", "c")
-    assert erase(asked())["left"] == ["s3://bucket/c"]
+    assert erase(asked())["left"] == ["s3://bucket/c is out of reach from here"]
     assert [place.uri for place in world.catalog.artifacts.locations(world.candidates)] == ["s3://bucket/c"]
 
 

@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from include.data.errors import DataError
 from include.domain.layout import dataset_dir
+from include.domain.manifest import MANIFEST
 from include.flows import champion_evaluation, data_tasks, links, services, skipping
 from include.flows.preference_tasks import local_dataset
 from include.stages.refs import ModelRef
@@ -98,8 +99,19 @@ def test_a_backfill_with_the_suite_of_now_is_checked_and_one_with_that_of_then_w
     monkeypatch.setattr(services.catalog().ledger, "champion_at", lambda name, at: body["digest"])
     monkeypatch.setattr(champion_evaluation, "release_evaluation", lambda deployment: spec)
     monkeypatch.setattr(champion_evaluation, "released_model", lambda deployment: (ModelRef("model", POLICY, TOKENIZER, TEMPLATE), body))
-    monkeypatch.setattr(champion_evaluation, "_still_there", lambda role, weights: None)
+    monkeypatch.setattr(champion_evaluation, "_still_there", lambda *_: None)
     asked = SimpleNamespace(run_id="backfill__1", dag_id="evaluate_policy")
     assert champion_evaluation.champion_then({"recipe": "tiny", "suite": "then"}, asked, None)["wanted"]["deployment"] == body["digest"]
     with pytest.raises(DataError, match="1 training rows overlap with evaluation suites: learnt row"):
         champion_evaluation.champion_then({"recipe": "tiny", "suite": "now"}, asked, None)
+
+
+def test_what_was_erased_can_not_be_measured_any_more(control: Plane, tmp_path: Path) -> None:
+    suite = dataset(tmp_path / "words", "suite", [sentence(n) for n in (1, 2, 3)], "holdout")
+    champion_evaluation._still_there("suite words", suite["artifact"], MANIFEST)
+    (place,) = services.catalog().artifacts.locations(suite["artifact"])
+    services.catalog().erasures.erase([suite["artifact"]], "olga", "asked to be forgotten", "sha256:" + "0" * 64)
+    services.store().remove(place.path)
+    services.catalog().artifacts.forget_location(suite["artifact"], place.store, place.path)
+    with pytest.raises(AirflowSkipException, match="not evaluable: suite words: .* was erased by olga"):
+        champion_evaluation._still_there("suite words", suite["artifact"], MANIFEST)

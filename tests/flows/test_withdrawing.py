@@ -77,6 +77,18 @@ def test_what_was_withdrawn_before_an_unknown_label_is_known(catalog: Catalog) -
     assert catalog.labels.withdrawn(["l1", "l2"]) == {"l1"}
 
 
+def test_all_of_an_annotator_is_known_before_a_label_is_refused(catalog: Catalog) -> None:
+    with pytest.raises(StoreError, match="no label l9"):
+        withdraw_labels(Asked(("l9",), "ann_1", "a script answered", "olga", taint=True))
+    assert catalog.labels.withdrawn(["l1", "l2"]) == {"l1", "l2"}
+    assert catalog.releases.tainted(catalog.ledger.champion("helper") or "") == "label:l1: a script answered"
+
+
+def test_nobody_in_particular_withdraws_nothing() -> None:
+    with pytest.raises(FlowError, match="nobody is known"):
+        Asked(("l1",), None, "why", " ")
+
+
 def test_a_request_for_nothing_is_refused() -> None:
     with pytest.raises(FlowError, match="name labels or an annotator"):
         Asked((), None, "why", "olga")

@@ -16,7 +16,9 @@ from include.stores.catalog.ledger import NewEntry, append_entry, read_entries
 from include.stores.catalog.tables_evidence import ledger, suppressions
 from include.stores.errors import StoreError
 
-KINDS = ("subject", "prompt")
+KINDS = ("subject", "prompt", "key")
+_OF_THE_KEY = "the key of this catalog"
+"""Kept under the key with the first suppression, so that another key is seen as such."""
 
 
 def keyed_hash(key: bytes, kind: str, value: str) -> str:
@@ -33,6 +35,12 @@ class Suppression:
     key: bytes
     hashes: frozenset[str]
 
+    def __post_init__(self) -> None:
+        if self.hashes and keyed_hash(self.key, "key", _OF_THE_KEY) not in self.hashes:
+            raise StoreError(
+                "this is not the key that persons were suppressed with: nobody can tell with it who has to stay out. Bring the old one back"
+            )
+
     def covers(self, subject_ref: str | None, prompt_id: str | None) -> bool:
         given = (("subject", subject_ref), ("prompt", prompt_id))
         return any(value is not None and keyed_hash(self.key, kind, value) in self.hashes for kind, value in given)
@@ -44,34 +52,40 @@ class Erasures:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def suppress(self, hashes: Iterable[str], actor: str, why: str) -> int:
-        """Keeps keyed hashes, each once; how many there are now."""
+    def suppress(self, key: bytes, persons: Iterable[str], prompts: Iterable[str], actor: str, why: str) -> None:
+        """Keeps the keyed hashes of persons' references and prompt ids, each once.
+
+        Raises:
+            StoreError: others were suppressed with another key.
+        """
+        Suppression(key, self.suppressed())
+        hashes = [keyed_hash(key, "key", _OF_THE_KEY), *(keyed_hash(key, "subject", one) for one in persons)]
+        hashes += [keyed_hash(key, "prompt", one) for one in prompts]
         with self._db.write("labels") as connection:
             base = {"actor": actor, "reason": why, "created_at": self._db.now()}
             insert_once(connection, suppressions, [{**base, "keyed_hash": value} for value in hashes])
-        return len(self.suppressed())
 
     def suppressed(self) -> frozenset[str]:
         """All keyed hashes."""
         with self._db.read() as connection:
             return frozenset(connection.execute(sa.select(suppressions.c.keyed_hash)).scalars())
 
-    def erase(self, digests: Sequence[str], actor: str, why: str) -> None:
-        """Says in the ledger that the bytes of these things go, before they go; each once."""
+    def erase(self, digests: Sequence[str], actor: str, why: str, request: str) -> None:
+        """Says in the ledger that the bytes of these things go, before they go; each once. request: tells who asked for the same again."""
         if not why.strip():
             raise StoreError("erasure: say why")
         with self._db.write("ledger") as connection:
             for digest in digests:
                 if erased_entry(connection, digest) is None:
-                    append_entry(connection, self._db.now(), NewEntry("erasure", {"why": why}, actor, subject=digest))
+                    append_entry(connection, self._db.now(), NewEntry("erasure", {"why": why, "request": request}, actor, subject=digest))
 
     def erased(self, digest: str) -> Mapping[str, Any] | None:
-        """{at, by, why} where a thing was erased."""
+        """{at, by, why, request} where a thing was erased."""
         with self._db.read() as connection:
             return erased_entry(connection, digest)
 
 
 def erased_entry(connection: sa.Connection, digest: str) -> Mapping[str, Any] | None:
-    """{at, by, why} of the erasure of a thing, or None."""
+    """{at, by, why, request} of the erasure of a thing, or None."""
     found = read_entries(connection, ledger.c.kind == "erasure", ledger.c.subject == digest)
-    return {"at": found[0].at, "by": found[0].actor, "why": found[0].payload["why"]} if found else None
+    return {"at": found[0].at, "by": found[0].actor, **found[0].payload} if found else None

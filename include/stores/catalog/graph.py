@@ -3,7 +3,7 @@
 Nodes are digests (artifact, dataset content, deployment) or named refs such as ``label:ID`` and ``rubric:NAME``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -51,9 +51,9 @@ def aliases_of(connection: sa.Connection, refs: Iterable[str]) -> set[str]:
     return found
 
 
-def descendants(connection: sa.Connection, start: Iterable[str]) -> set[str]:
-    """Everything that came from `start`, itself included."""
-    return _walk(connection, start, edges.c.parent)
+def descendants(connection: sa.Connection, start: Iterable[str], through: Callable[[str], bool] | None = None) -> set[str]:
+    """Everything that came from `start`, itself included; with `through`, only what it holds for, and what came from that."""
+    return _walk(connection, start, edges.c.parent, through)
 
 
 def ancestors(connection: sa.Connection, start: Iterable[str]) -> set[str]:
@@ -61,14 +61,17 @@ def ancestors(connection: sa.Connection, start: Iterable[str]) -> set[str]:
     return _walk(connection, start, edges.c.child)
 
 
-def _walk(connection: sa.Connection, start: Iterable[str], column: sa.Column[str]) -> set[str]:
+def _walk(
+    connection: sa.Connection, start: Iterable[str], column: sa.Column[str], through: Callable[[str], bool] | None = None
+) -> set[str]:
     seen: set[str] = set()
     waiting = set(start)
     while waiting:
         waiting |= aliases_of(connection, waiting)
         seen |= waiting
         step = select_edges(connection, column, waiting)
-        waiting = {e.child if column is edges.c.parent else e.parent for e in step} - seen
+        next_ones = {e.child if column is edges.c.parent else e.parent for e in step} - seen
+        waiting = {ref for ref in next_ones if through is None or through(ref)}
     return seen
 
 
@@ -96,6 +99,14 @@ def datasets_with(connection: sa.Connection, label_ids: Iterable[str]) -> set[st
     found: set[str] = set()
     for piece in chunks(label_ids):
         found |= set(connection.execute(sa.select(memberships.c.content_hash).where(memberships.c.label_id.in_(piece))).scalars())
+    return found
+
+
+def labels_held(connection: sa.Connection, refs: Iterable[str]) -> set[str]:
+    """The labels of the datasets among `refs` (content hashes)."""
+    found: set[str] = set()
+    for piece in chunks(refs):
+        found |= set(connection.execute(sa.select(memberships.c.label_id).where(memberships.c.content_hash.in_(piece))).scalars())
     return found
 
 

@@ -46,7 +46,15 @@ class Impact:
 
 def impact_of(connection: sa.Connection, ref: str, start: str) -> Impact:
     """Walks forward from `start`: a node of the graph, ``label:ID``, ``batch:ID`` or ``rubric:VERSION``."""
-    labels = labels_in(connection, start)
+    return _impact(connection, ref, start, labels_in(connection, start))
+
+
+def impact_of_labels(connection: sa.Connection, ref: str, labels: set[str]) -> Impact:
+    """Walks forward from all of these labels at once."""
+    return _impact(connection, ref, ref, labels)
+
+
+def _impact(connection: sa.Connection, ref: str, start: str, labels: set[str]) -> Impact:
     begin = {start} | datasets_with(connection, labels) | {f"label:{label}" for label in labels}
     reached = descendants(connection, begin)
     reached -= {start, *(f"label:{label}" for label in labels)} | aliases_of(connection, [start])  # no consequence of itself

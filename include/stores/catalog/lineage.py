@@ -1,6 +1,6 @@
 """What did this come from: a tree from a deployment, model or dataset back to data, code, configuration and rubric."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,8 +10,8 @@ from include.domain.canonical import digest
 from include.domain.layout import RunDir
 from include.stores.catalog.database import Database, Row, insert_new
 from include.stores.catalog.facts import describe, marks
-from include.stores.catalog.graph import Edge, select_edges
-from include.stores.catalog.impact import Impact, impact_of
+from include.stores.catalog.graph import Edge, descendants, runs_reading, select_edges
+from include.stores.catalog.impact import Impact, impact_of, impact_of_labels
 from include.stores.catalog.ledger import ALIASES, read_entries
 from include.stores.catalog.tables_evidence import deployments, label_events, ledger
 from include.stores.catalog.tables_work import artifacts, dataset_versions, edges, memberships, stage_runs
@@ -99,6 +99,21 @@ class Lineage:
         """
         with self._db.read() as connection:
             return impact_of(connection, ref, _node_of(connection, ref))
+
+    def impact_of_labels(self, title: str, label_ids: Iterable[str]) -> Impact:
+        """Everything that came from any of these labels; `title` stands for all of them."""
+        with self._db.read() as connection:
+            return impact_of_labels(connection, title, set(label_ids))
+
+    def spread(self, refs: Iterable[str], through: Callable[[str], bool]) -> set[str]:
+        """`refs` and what came from them by way of nothing but what `through` holds for."""
+        with self._db.read() as connection:
+            return descendants(connection, refs, through)
+
+    def readers(self, refs: Iterable[str]) -> set[str]:
+        """Keys of the stage runs, running ones too, that read one of `refs`."""
+        with self._db.read() as connection:
+            return runs_reading(connection, refs)
 
     def node_of(self, ref: str) -> str:
         """What a taint is set on: the digest that `ref` means, or ``label:ID``, ``batch:ID`` or ``rubric:VERSION`` as it is. Raises NotFound."""

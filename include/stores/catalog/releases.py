@@ -21,7 +21,7 @@ from include.stores.catalog.dossiers import (
     load_dossier,
     same_person,
 )
-from include.stores.catalog.graph import ancestors, datasets_with, labels_in
+from include.stores.catalog.graph import ancestors, labels_held, labels_in
 from include.stores.catalog.ledger import Entry, NewEntry, append_entry, champion_of, champions, read_entries, verify_chain
 from include.stores.catalog.standing import standing_of
 from include.stores.catalog.tables_evidence import ledger, taint
@@ -176,10 +176,9 @@ def tainted_by(connection: sa.Connection, ref: str) -> str | None:
     if not marks:
         return None
     lineage = ancestors(connection, [ref])
+    held = labels_held(connection, lineage)
     for marked, reason in marks:
-        if marked in lineage:
-            return f"{marked}: {reason}"
-        if lineage & datasets_with(connection, labels_in(connection, marked)):
+        if marked in lineage or held & labels_in(connection, marked):
             return f"{marked}: {reason}"
     return None
 
