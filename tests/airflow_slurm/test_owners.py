@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_slurm import owners
-from airflow_slurm.owners import is_owner_alive
+from airflow_slurm.owners import has_decided, is_owner_alive
 
 OWNER = {"dag_id": "train_sft", "run_id": "manual__1", "task_id": "sft.train", "map_index": -1}
 
@@ -56,3 +56,18 @@ def test_of_a_mapped_task_its_own_instance_counts(monkeypatch: pytest.MonkeyPatc
     states = {"manual__1": {"sft.train_0": "success", "sft.train_1": "deferred"}}
     assert not alive(monkeypatch, states, map_index=0)
     assert alive(monkeypatch, states, map_index=1)
+
+
+@pytest.mark.parametrize(
+    ("state", "decided"), [("failed", False), (None, False), ("deferred", False), ("success", True), ("skipped", True)]
+)
+def test_a_person_has_decided_about_a_task_that_failed_once_it_is_marked(
+    monkeypatch: pytest.MonkeyPatch, state: Any, decided: bool
+) -> None:
+    assert alive(monkeypatch, {"manual__1": {"sft.train": state}}) is (state in (None, "deferred"))
+    assert has_decided(OWNER) is decided
+
+
+def test_whoever_deletes_a_run_has_decided_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not alive(monkeypatch, {}, runs=0)
+    assert has_decided(OWNER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from airflow_slurm import receipts as provider
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import Incarnation, JobView
+from airflow_slurm.work.left import LEFT, left_why, take_up
 from include.stores.catalog import Catalog
 from include.stores.catalog.receipts import CatalogReceipts, Claim, Receipt, Submission
 from include.stores.errors import NotFound, StoreError
@@ -222,6 +224,15 @@ def test_an_incident_is_kept_once(store: CatalogReceipts) -> None:
     for _ in range(2):
         store.incident(KEY, 1, "two jobs of one name", {"kept": "17", "cancelled": "18"})
     assert [i["what"] for i in store.incidents(KEY)] == ["two jobs of one name"]
+
+
+def test_what_is_left_to_a_person_is_known_until_a_task_takes_it_up(store: CatalogReceipts) -> None:
+    n = store.claim(KEY, owner("a")).n
+    for _ in range(2):
+        store.incident(KEY, n, LEFT, {"why": "nobody knows", "at": time.time()})
+        assert left_why(store, KEY, n) == "nobody knows"
+        take_up(store, KEY, n)
+        assert left_why(store, KEY, n) == ""
 
 
 def test_the_history_of_a_key_is_what_the_provider_reads(store: CatalogReceipts) -> None:

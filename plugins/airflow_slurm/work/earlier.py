@@ -81,6 +81,17 @@ def look_again(state: Mapping[str, Any]) -> JobView:
     return SlurmHook(state["conn_id"]).run(lambda client: look(client, receipt, float(state["since"])))
 
 
+def left_a_log(state: Mapping[str, Any], view: JobView) -> bool:
+    """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it.
+
+    Of arrays each task is tried again by itself; a job that its node refused has not begun.
+    """
+    path, refused = state["log_path"], view.state not in ("", "PENDING")
+    if not path or refused or state.get("array"):
+        return False
+    return not SlurmHook(state["conn_id"]).missing([path], 0.0, float(state["since"]))
+
+
 def goes_on(state: Mapping[str, Any], view: JobView, why: str) -> str:
     """What is said of a job that should be given up (``why``: the event of its trigger) and is waited for all the same; else nothing.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
+from airflow_slurm.owners import has_decided as decided_in_airflow
 from airflow_slurm.owners import is_owner_alive as told_by_airflow
 from airflow_slurm.receipts import KeepsKeys, Owner, ReceiptStore, Submission
 from airflow_slurm.remote.client import SlurmClient
@@ -22,6 +23,7 @@ from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import QueueRow
 from airflow_slurm.truth.arrays import main_id
 from airflow_slurm.truth.reconcile import Observation
+from airflow_slurm.work.left import left_why
 from airflow_slurm.work.looking import Wanted, observe_all, view_of
 from airflow_slurm.work.stop import NotEnded, StopPolicy, close_unqueued, end_submission, find_receipts
 
@@ -46,7 +48,8 @@ class Finding:
     :ivar kind: ``ended`` (a job whose last owner is gone was ended, and is confirmed), ``unowned`` (it would be, with
         ``act``), ``still_ending`` (it resists; the next run goes on), ``orphan`` (a job of the store's that no open submission knows),
         ``stranger`` (it is called as ours are, and the store has never heard of it), ``task_without_job`` (owners wait for a submission
-        whose job is gone), ``not_taken`` (its job ended a while ago, and no task has taken the result), ``owner_unknown`` (nobody could
+        whose job is gone), ``left_to_a_person`` (its task failed since nobody can say how the job ended, or read its output: it stays open
+        until a person decides), ``not_taken`` (its job ended a while ago, and no task has taken the result), ``owner_unknown`` (nobody could
         say whether its tasks still wait; nothing is ended on a guess) or ``unreachable``.
     """
 
@@ -67,6 +70,7 @@ def reconcile(
     policy: StopPolicy | None = None,
     act: bool = True,
     orphan_age_s: float = 600.0,
+    has_decided: Callable[[Owner], bool] = decided_in_airflow,
 ) -> list[Finding]:
     """Compare records, tasks and queue of one cluster.
 
@@ -76,11 +80,12 @@ def reconcile(
     :param act: end what nobody owns; else only report it. Orphans are cancelled only while they are held: one that runs
         was released, so somebody had its receipt; and only if the store says that it is its own (:class:`KeepsKeys`).
     :param orphan_age_s: younger ones may be a submission that is being written down right now.
+    :param has_decided: whether a person has marked a task since that left its submission to a person. By default Airflow is asked.
     """
 
     async def once() -> list[Finding]:
         async with hook.get_client() as client:
-            run = _Run(client, receipts, is_owner_alive, name_of, policy or StopPolicy(), act)
+            run = _Run(client, receipts, is_owner_alive, has_decided, name_of, policy or StopPolicy(), act)
             return await run.all(hook.slurm_conn_id, name_prefix, orphan_age_s)
 
     return asyncio.run(once())
@@ -91,6 +96,7 @@ class _Run:
     client: SlurmClient
     receipts: ReceiptStore
     is_owner_alive: Callable[[Owner], bool]
+    has_decided: Callable[[Owner], bool]
     name_of: Callable[[str, int], str]
     policy: StopPolicy
     act: bool
@@ -106,7 +112,11 @@ class _Run:
         waited_for: list[Submission] = []
         for submission in self._here(live, conn_id, queue):
             try:
-                nobody = await self._drop_the_dead(submission)
+                alive = [o for o in submission.owners if await asyncio.to_thread(self.is_owner_alive, o)]
+                if not alive and (why := await self._left(submission)):
+                    findings.append(_found("left_to_a_person", submission, why))
+                    continue
+                nobody = await self._drop_the_dead(submission, alive)
             except Exception as error:  # noqa: BLE001
                 # Airflow's answer, or the application's store: whatever is wrong with one submission must not keep the others' jobs running.
                 findings.append(_found("owner_unknown", submission, f"{type(error).__name__}: {error}"))
@@ -128,9 +138,14 @@ class _Run:
 
         return [s for s in live if is_here(s)]
 
-    async def _drop_the_dead(self, submission: Submission) -> bool:
+    async def _left(self, submission: Submission) -> str:
+        """Why one for which no task waits stays open until a person decides; empty if it need not: somebody gave it up, say."""
+        why = "" if submission.ending else await asyncio.to_thread(left_why, self.receipts, submission.key, submission.n)
+        undecided = [o for o in submission.owners if why and not await asyncio.to_thread(self.has_decided, o)]
+        return why if undecided or not submission.owners else ""
+
+    async def _drop_the_dead(self, submission: Submission, alive: Sequence[Owner]) -> bool:
         """Whether nobody is left."""
-        alive = [o for o in submission.owners if await asyncio.to_thread(self.is_owner_alive, o)]
         if alive:
             if self.act:
                 for owner in submission.owners:

@@ -18,6 +18,7 @@ from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
     LoginRefused,
+    OutputUnreadable,
     Resubmit,
     SlurmError,
     SubmissionUncertain,
@@ -38,9 +39,10 @@ from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.accepted import accepted_before, round_of
-from airflow_slurm.work.earlier import given_up, goes_on, leave_earlier, let_go, settle_hold
+from airflow_slurm.work.earlier import given_up, goes_on, leave_earlier, left_a_log, let_go, settle_hold
 from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
+from airflow_slurm.work.left import leave_to_a_person, take_up
 from airflow_slurm.work.stop import NotEnded
 from airflow_slurm.work.submit import Submitted, submit
 
@@ -110,6 +112,9 @@ class JobSteps(BaseOperator):
             raise
         except Unreachable as error:
             return self._accept_later(context, event, request_state, error)
+        except (UnknownOutcome, OutputUnreadable) as error:
+            leave_to_a_person(request_state, error)
+            raise
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
@@ -195,6 +200,8 @@ class JobSteps(BaseOperator):
                 return await submit(client, store, work, owner, look_up=request.look_up(), stop=request.stop, nothing_sent=nothing_sent)
 
         done = asyncio.run(once())
+        if done.adopted:
+            take_up(store, request.key, done.n)
         how, job = "found again" if done.adopted else "submitted", done.receipt
         self.log.info("Job %s (%s) %s as submission %d of %s.", job.job_id, job.job_name, how, done.n, request.key)
         return done
@@ -278,19 +285,9 @@ class JobSteps(BaseOperator):
         except JobFailed as error:
             if not never_ran(view, state["tasks"]):
                 raise
-            if not self._left_a_log(state, view):
+            if not left_a_log(state, view):
                 raise Resubmit(FORGOTTEN) from error
             raise JobFailed(f"{error} It had started: its log {state['log_path']} is there.", retryable=True, cause="lost") from error
-
-    def _left_a_log(self, state: dict[str, Any], view: JobView) -> bool:
-        """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it.
-
-        Of arrays each task is tried again by itself; a job that its node refused has not begun.
-        """
-        path, refused = state["log_path"], view.state not in ("", "PENDING")
-        if not path or refused or state.get("array"):
-            return False
-        return not SlurmHook(self.slurm_conn_id).missing([path], 0.0, float(state["since"]))
 
     def _close(self, state: dict[str, Any], end: JobEnd) -> None:
         load_store(state["receipts"], state["receipts_config"]).close(state["key"], int(state["n"]), end)
