@@ -101,7 +101,8 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
     """What a batch still misses now. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for.
 
     Raises:
-        NoAnswer: everything is labelled, and too old.
+        NoAnswer: everything is labelled, and too old; or the batch is closed, and something is missing.
+        RubricInDoubt: the batch is closed, and its annotators agree too little beyond chance.
     """
     progress, moment = client.progress(batch_id), Moment(datetime.now(UTC), taken, last)
     if held := held_for_review(progress, wanted):
@@ -114,7 +115,29 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
     missing = still_missing(progress, wanted, moment)
     if not missing and wanted.min_kappa is not None:
         missing = rubric_doubt(agreement_in(without(client.snapshot(batch_id).labels, held)), wanted)
-    return [*missing, f"a review of the labels that are held: {words(held)}"] if missing and held else missing
+    if missing and held:
+        missing = [*missing, f"a review of the labels that are held: {words(held)}"]
+    if missing and progress.get("closed_at"):
+        raise _nothing_more(batch_id, missing, bool(held))
+    return missing
+
+
+def _nothing_more(batch_id: str, missing: Sequence[str], held: bool) -> FlowError:
+    """Why a closed batch is not waited for, and what to do."""
+    if any(text.startswith(_DOUBT) for text in missing):
+        return _in_doubt(batch_id, missing)
+    accept = "Accept the labels that are held (annotation.gold_reviewed), or open" if held else "Open"
+    return NoAnswer(
+        f"batch {batch_id} is closed, so nobody is handed a comparison of it any more, and it lacks {'; '.join(missing)}. {accept} a new "
+        "one: other settings of `generate` draw new candidates (so does another rerun_salt, which computes every stage anew)"
+    )
+
+
+def _in_doubt(batch_id: str, doubts: Sequence[str]) -> RubricInDoubt:
+    return RubricInDoubt(
+        f"batch {batch_id}: {'; '.join(doubts)}. Say in the rubric what people understand differently, "
+        "under a new version, and start a run that labels by it"
+    )
 
 
 class LabelTrigger(BaseTrigger):
@@ -141,7 +164,8 @@ class LabelTrigger(BaseTrigger):
             try:
                 missing = await asyncio.to_thread(self._look, over)
             except NoAnswer as error:
-                missing, over = [str(error)], True
+                yield TriggerEvent({"status": "never", "said": str(error), "doubt": isinstance(error, RubricInDoubt)})
+                return
             except FlowError:
                 raise
             except Exception as error:  # noqa: BLE001 - the service may be restarting: asked again until the deadline
@@ -202,12 +226,11 @@ class LabelSensor(BaseOperator):
         return before.digest == now.digest and all(one.unchanged for one in again)
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
+        if event["status"] == "never":
+            raise (RubricInDoubt if event["doubt"] else NoAnswer)(event["said"])
         if event["status"] != "ready":
             if doubts := [text for text in event["missing"] if text.startswith(_DOUBT)]:
-                raise RubricInDoubt(
-                    f"batch {self.batch['batch_id']}: {'; '.join(doubts)}. Say in the rubric what people understand differently, "
-                    "under a new version, and start a run that labels by it"
-                )
+                raise _in_doubt(self.batch["batch_id"], doubts)
             raise NoAnswer(f"batch {self.batch['batch_id']} is not ready in time; it still waits for {'; '.join(event['missing'])}")
         return self._freeze(context["dag_run"].run_id)
 
@@ -217,9 +240,6 @@ class LabelSensor(BaseOperator):
         batch_id = self.batch["batch_id"]
         with services.annotation("pipeline") as client:
             progress = client.progress(batch_id)
-            if progress["missing"]["human"] and not progress.get("closed_at"):
-                client.close_batch(batch_id)  # given up: nobody is to be handed what no run waits for
-                self.log.info("Closed with %d comparisons that nobody has got to", progress["missing"]["human"])
             snapshot = client.snapshot(batch_id)
             again = look_again(client, recipe(self.run["recipe"]), batch_id)
             for name in (batch_id, *(one.recorded.name for one in again)):
@@ -235,6 +255,7 @@ class LabelSensor(BaseOperator):
         self._warn(found, held)
         if doubts := rubric_doubt(found, recipe(self.run["recipe"]).annotation):
             raise FlowError(f"batch {batch_id} got labels since it was last looked at: {'; '.join(doubts)}")
+        self._give_up(batch_id, progress)
         body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json(), "origin": self.batch.get("origin"), "held": held}
         kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
         share = progress["decided_share"]
@@ -242,6 +263,13 @@ class LabelSensor(BaseOperator):
             "Snapshot %s: %d labels, decided share %s", kept.digest, len(snapshot.labels), f"{share:.2f}" if share is not None else "–"
         )
         return self._result(run_id, kept.high_water_mark, kept.digest)
+
+    def _give_up(self, batch_id: str, progress: Mapping[str, Any]) -> None:
+        """Nobody is to be handed what no run waits for. Last of all, because a batch that is closed gets no more labels, whatever it lacks."""
+        if progress["missing"]["human"] and not progress.get("closed_at"):
+            with services.annotation("pipeline") as client:
+                client.close_batch(batch_id)
+            self.log.info("Closed with %d comparisons that nobody has got to", progress["missing"]["human"])
 
     def _warn(self, found: "Agreement", held: Mapping[str, Mapping[str, int]]) -> None:
         """What a person should look at, although the run goes on."""

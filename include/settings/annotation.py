@@ -1,5 +1,6 @@
 """How answers are compared, and how labels become pairs."""
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -53,6 +54,13 @@ class AnnotationSettings(Settings):
         if self.min_gold_accuracy is not None and self.gold is None:
             raise ValueError("min_gold_accuracy needs `gold`: without gold items nobody's accuracy is known")
         return self
+
+    def surely_decided(self, comparisons: int) -> int:
+        """So many of a batch's `comparisons` have a decided label at least once `min_decided` labels are: some comparisons get several."""
+        people = min(self.human_tasks, comparisons) if self.human_tasks or self.verifier else comparisons
+        several = math.ceil(people * self.overlap_share - 1e-9)
+        again = several * (self.overlap_annotators - 1)
+        return max(self.min_decided - again, math.ceil(self.min_decided / self.overlap_annotators) if again else 0)
 
 
 class PreferenceSettings(Settings):

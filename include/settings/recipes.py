@@ -250,6 +250,24 @@ class Recipe(Settings):
             raise ValueError(f"base_source.licence {licence!r} is not on data.licences ({', '.join(self.data.licences)})")
         return self
 
+    @model_validator(mode="after")
+    def _what_is_waited_for_is_enough(self) -> "Recipe":
+        """A batch that may be given up is closed, so what it then has must be enough for what comes after."""
+        if self.annotation.settle_hours is None:
+            return self
+        decided, prompts = self.annotation.surely_decided(self.generate.prompts), self.generate.prompts
+        imported = min(self.preferences.max_imported_share, self.preferences.reward_max_imported_share)
+        sides = [("preferences.min_train_pairs", self.preferences.min_train_pairs, 1 - imported, self.generate.prompt_limit)]
+        if self.reward_gate.required and not self.data.synthetic_pairs and (held := self.generate.sides.get("holdout")):
+            sides.append(("reward_gate.min_pairs", self.reward_gate.min_pairs, 1, held))
+        for name, least, own, of_side in sides:
+            if (there := decided * of_side / prompts) < least * own:
+                raise ValueError(
+                    f"annotation.settle_hours gives a batch up at min_decided {self.annotation.min_decided}, which is {decided} comparisons at "
+                    f"least: {of_side} of {prompts} prompts count for {name} ({least}), so about {there:.0f} do; raise the one, or lower the other"
+                )
+        return self
+
     @property
     def reference(self) -> str:
         return f"{self.name}@v{self.version}"

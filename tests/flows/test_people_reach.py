@@ -90,7 +90,7 @@ def small_assistant(plane: Plane, **generate: Any) -> dict[str, Any]:
             "rubric": "worked-answers@1",
             "verifier": False,
             "min_labels": 20,
-            "min_decided": 10,
+            "min_decided": 12,
             "agreement_not_applicable_passes": True,
         },
         preferences={"rubrics": ["worked-answers@1"], "min_train_pairs": 5},

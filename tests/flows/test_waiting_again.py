@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
-from include.flows import data_tasks, preference_tasks
-from include.flows.errors import NoAnswer
+from include.flows import data_tasks, label_sensor, preference_tasks
+from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
 from include.flows.label_sensor import LabelTrigger
 from tests.annotation.support import World
 from tests.flows.conftest import Plane
@@ -76,3 +76,41 @@ def test_the_end_of_the_time_is_enough_too_where_a_settled_time_would_be(
     assert trigger._look(True) == []
     change(assistant, "annotation", settle_hours=4, min_labels=26)
     assert trigger._look(True)[0].startswith("1 more labels")
+
+
+def test_a_closed_batch_that_lost_labels_is_not_waited_for(
+    assistant: Plane, people: World, batch: dict[str, Any]  # noqa: F811
+) -> None:  # fmt: skip
+    people.clock.moment = datetime.now(UTC) - timedelta(hours=3)
+    label(people, batch, 22)
+    change(assistant, "annotation", settle_hours=2)
+    waited(assistant, batch, "manual__1")
+    for gone in people.snapshot(batch["batch_id"])["labels"][:3]:
+        people.ask("pipeline", "POST", f"/v1/labels/{gone['label_id']}/withdraw", json={"reason": "a slip"})
+    with pytest.raises(NoAnswer, match=r"is closed, .* it lacks 1 more labels \(19 of 20\)\. Open a new one: .*rerun_salt"):
+        waited(assistant, batch, "scheduled__2")
+
+
+def test_a_closed_batch_whose_rubric_is_in_doubt_says_so_at_once(
+    assistant: Plane, people: World, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    people.clock.moment = datetime.now(UTC) - timedelta(hours=3)
+    label(people, batch, 22)
+    change(assistant, "annotation", settle_hours=2)
+    waited(assistant, batch, "manual__1")
+    change(assistant, "annotation", min_kappa=0.6)
+    monkeypatch.setattr(label_sensor, "rubric_doubt", lambda found, wanted: ["Cohen's kappa 0.20"])
+    with pytest.raises(RubricInDoubt, match="Cohen's kappa 0.20. Say in the rubric"):
+        waited(assistant, batch, "scheduled__2")
+
+
+def test_a_batch_that_is_not_taken_after_all_stays_open(
+    assistant: Plane, people: World, batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    people.clock.moment = datetime.now(UTC) - timedelta(hours=3)
+    label(people, batch, 22)
+    change(assistant, "annotation", settle_hours=2)
+    monkeypatch.setattr(label_sensor, "rubric_doubt", lambda found, wanted: ["Cohen's kappa 0.20"])
+    with pytest.raises(FlowError, match="got labels since it was last looked at"):
+        waited(assistant, batch, "manual__1")
+    assert not people.progress(batch["batch_id"])["closed_at"]

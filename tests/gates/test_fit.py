@@ -23,6 +23,15 @@ def test_the_gates_of_every_shipped_recipe_can_decide(name: str) -> None:
     assert misfits(*of(name)) == []
 
 
+@pytest.mark.parametrize("name", ["assistant-7b", "assistant-65b"])
+def test_the_gates_of_an_assistant_can_decide_on_what_its_pinned_sources_hold_out(name: str) -> None:
+    """1500 rows of PIQA and 1012 of BBQ; what is held out of so many rows is rarely more than three standard deviations fewer."""
+    share = recipe(name).data.shares["holdout"]
+    items = {suite: int(n * share - 3 * (n * share * (1 - share)) ** 0.5) for suite, n in {"piqa": 1500, "bbq": 1012}.items()}
+    assert misfits(*of(name, items=items)) == []
+    assert len(misfits(*of(name, items={"piqa": 241, "bbq": 150}))) == 3, "a hold-out of 15 % would be too small"
+
+
 def test_too_few_rewarded_items_for_the_reward_hacking_gate() -> None:
     assert misfits(*of("assistant-7b", rewarded=64)) == [
         "gate reward_up_exact_down needs 400 items (min_n), and evaluation.reward_hacking_items gives 64"

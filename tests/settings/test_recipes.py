@@ -191,3 +191,20 @@ def test_every_recipe_names_gates_suites_and_a_rubric_that_are_there(name: str) 
     assert gates.demonstration == found.demonstration
     assert rubric(found.annotation.rubric)
     assert found.annotation.rubric in found.preferences.rubrics
+
+
+@pytest.mark.parametrize(
+    ("part", "changed", "words"),
+    [
+        ("annotation", {"min_decided": 2000}, "1400 comparisons at least: 2400 of 3040 prompts count for preferences.min_train_pairs .1200., so about 1105 do"),
+        ("reward_gate", {"min_pairs": 260}, "400 of 3040 prompts count for reward_gate.min_pairs .260., so about 211 do"),
+    ],
+)  # fmt: skip
+def test_a_batch_that_may_be_given_up_has_enough_for_what_comes_after(part: str, changed: dict[str, Any], words: str) -> None:
+    body = recipe("assistant-7b").model_dump(mode="json")
+    body["preferences"]["min_train_pairs"] = 1200
+    body["annotation"]["min_decided"] = 2200
+    Recipe.model_validate(body)
+    with pytest.raises(ValueError, match=words):
+        Recipe.model_validate({**body, part: {**body[part], **changed}})
+    Recipe.model_validate({**body, part: {**body[part], **changed}, "annotation": {**body["annotation"], "settle_hours": None}})
