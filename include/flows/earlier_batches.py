@@ -23,13 +23,33 @@ def origin(project: str, generated: Json, prompts: Json) -> dict[str, Any]:
     return {"project": project, "candidates": generated["key"], "prompts": dict(prompts)}
 
 
-def earlier_batches(project: str, batch_id: str, most: int) -> "list[Recorded]":
-    """What runs last recorded of the project's other batches, the newest `most` of them."""
-    newest = {
-        kept.name: kept for kept in services.catalog().labels.snapshots() if dict(kept.body.get("origin") or {}).get("project") == project
-    }
-    newest.pop(batch_id, None)
-    return sorted(newest.values(), key=lambda kept: (kept.created_at, kept.name))[len(newest) - min(most, len(newest)) :]
+def earlier_batches(project: str, batch_id: str, most: int, run_id: str) -> "list[Recorded]":
+    """What other runs last recorded of the project's other batches, the newest `most` of them whose texts are not erased, oldest first.
+
+    What `run_id` itself recorded is no earlier look: a try of it that was cut off has used nothing.
+    """
+    found: list[Recorded] = []
+    for kept in reversed(services.catalog().labels.newest_of_project(project, other_than=run_id)):
+        if kept.name == batch_id or len(found) == most:
+            continue
+        if (why := _erased(kept)) is None:
+            found.append(kept)
+        else:
+            print(f"The earlier batch {kept.name} is left out: {why}")
+    return found[::-1]
+
+
+def _erased(kept: "Recorded") -> str | None:
+    """That the answers or the prompts of a batch were erased, in words."""
+    from include.stages.refs import DatasetRef
+
+    catalog, told = services.catalog(), kept.body["origin"]
+    done = catalog.runs.committed(told["candidates"])
+    things = [("answers", done.outputs["candidates"].digest)] if done else []
+    for what, digest in (*things, ("prompts", DatasetRef.from_json(told["prompts"]).artifact)):
+        if gone := catalog.erasures.erased(digest):
+            return f"its {what} were erased by {gone['by']} at {gone['at']}: {gone['why']}"
+    return None
 
 
 @dataclass(frozen=True)
@@ -46,14 +66,18 @@ class Again:
         return self.recorded.digest == self.now.digest
 
 
-def look_again(client: "AnnotationClient", found: "Recipe", batch_id: str) -> list[Again]:
-    """The earlier batches that the recipe asks for, each with the labels that stand now: what was withdrawn since is not among them."""
+def look_again(client: "AnnotationClient", found: "Recipe", batch_id: str, run_id: str) -> list[Again]:
+    """The earlier batches that the recipe asks for, each with the labels that stand now: what was withdrawn since is not among them.
+
+    Raises:
+        FlowError: the candidates of one are gone from the store and not erased; before anybody is waited for.
+    """
     if not (most := found.preferences.earlier_batches):
         return []
-    return [
-        Again(kept, client.snapshot(kept.name), held_for_review(client.progress(kept.name), found.annotation))
-        for kept in earlier_batches(found.data.project, batch_id, most)
-    ]
+    before = earlier_batches(found.data.project, batch_id, most, run_id)
+    for kept in before:
+        require_candidates(kept.name, kept.body["origin"]["candidates"])
+    return [Again(kept, client.snapshot(kept.name), held_for_review(client.progress(kept.name), found.annotation)) for kept in before]
 
 
 def record(run_id: str, again: Sequence[Again]) -> None:

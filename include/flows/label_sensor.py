@@ -209,7 +209,8 @@ class LabelSensor(BaseOperator):
         found = recipe(self.run["recipe"])
         wanted, before = found.annotation, services.catalog().labels.last_snapshot(self.batch["batch_id"])
         with services.annotation("pipeline") as client:
-            if self._nothing_new(before, client.snapshot(self.batch["batch_id"]), look_again(client, found, self.batch["batch_id"])):
+            again = look_again(client, found, self.batch["batch_id"], run_id)
+            if self._nothing_new(before, client.snapshot(self.batch["batch_id"]), again):
                 say_and_skip(str(NotDone.NO_NEW_INPUT))
             missing = look(client, self.batch["batch_id"], wanted, taken=before is not None)
         if not missing:
@@ -241,7 +242,7 @@ class LabelSensor(BaseOperator):
         with services.annotation("pipeline") as client:
             progress = client.progress(batch_id)
             snapshot = client.snapshot(batch_id)
-            again = look_again(client, recipe(self.run["recipe"]), batch_id)
+            again = look_again(client, recipe(self.run["recipe"]), batch_id, run_id)
             for name in (batch_id, *(one.recorded.name for one in again)):
                 make_known(client.withdrawals(name), "annotation service")
         labels = services.catalog().labels

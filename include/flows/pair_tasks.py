@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import digest
+from include.domain.split import side_of
 from include.flows import earlier_batches, preference_tasks, services
 from include.flows.errors import FlowError
 from include.flows.gold_items import without
@@ -14,7 +15,7 @@ from include.settings.recipes import Recipe
 if TYPE_CHECKING:
     from include.data.annotation_client import Snapshot
     from include.data.preferences import PreferenceSettings, PreferenceSource
-    from include.domain.records import Label
+    from include.domain.records import Label, Prompt
 
 Json = Mapping[str, Any]
 SYNTHETIC = "synthetic_pairs"
@@ -85,8 +86,7 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
     earlier = {prompt_id: prompt for prompt_id, prompt in before.items() if prompt_id not in prompts}
     labels = [label for one, told in zip(frozen, (snapshot, *snapshot.get("earlier", ())), strict=True) for label in _trusted(one, told)]
     if earlier:
-        held = [preference_tasks.local_dataset(datasets[name]) for name in _held_names(wanted, datasets)]
-        labels, gone = earlier_batches.apart_from(earlier, labels, held, wanted.data.near_duplicate_threshold)
+        labels, gone = _held_out(wanted, earlier, labels, datasets)
         print(
             f"{len(frozen) - 1} earlier batches; {gone} of their labels are on prompts that say what a held-out row says, and are left out"
         )
@@ -100,6 +100,25 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
         withdrawn=services.catalog().labels.withdrawn(label.label_id for label in labels),
     )
     return source, list(dict.fromkeys(parents))
+
+
+def _held_out(wanted: Recipe, earlier: "Mapping[str, Prompt]", labels: "list[Label]", datasets: Json) -> "tuple[list[Label], int]":
+    """`labels` without those on earlier prompts that an item of a suite or a held-out prompt says now, and how many went.
+
+    Of those that would be trained on, also without what any data set of the project holds out, or an earlier version of one did: they
+    may have been held out themselves, under another salt.
+    """
+    from include.data.plan import split_of
+    from include.flows.data_tasks import held_out_before
+
+    near, split = wanted.data.near_duplicate_threshold, split_of(wanted.data)
+    now = {name: preference_tasks.local_dataset(datasets[name]) for name in datasets}
+    kept, gone = earlier_batches.apart_from(earlier, labels, [now[name] for name in _held_names(wanted, datasets)], near)
+    sides = {prompt_id: side_of(split.salt, prompt.split_group, prompt.safety_class, split.shares) for prompt_id, prompt in earlier.items()}
+    trained = {prompt_id: prompt for prompt_id, prompt in earlier.items() if sides[prompt_id] == "train"}
+    everything = dict.fromkeys([*now.values(), *held_out_before(wanted.data.project)])
+    kept, more = earlier_batches.apart_from(trained, kept, list(everything), near)
+    return kept, gone + more
 
 
 def _trusted(frozen: "Snapshot", told: Json) -> "list[Label]":

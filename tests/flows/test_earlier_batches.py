@@ -16,17 +16,19 @@ from include.domain.canonical import canonical_bytes, sha256_file
 from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report
-from include.flows import data_tasks, pair_tasks, preference_tasks, services, skipping
+from include.flows import data_tasks, earlier_batches, pair_tasks, preference_tasks, services, skipping
 from include.flows.errors import FlowError
 from include.flows.label_sensor import LabelSensor
 from include.settings.catalogue import rubric
 from include.settings.errors import SettingsError
 from include.transforms.datasets_io import read_members, read_rows
 from tests.annotation.support import World
+from tests.data.conftest import jsonl
 from tests.data.labels import candidate
 from tests.flows.conftest import Plane
 from tests.flows.test_people_reach import SIDES, WRITER, control, people, small_assistant  # noqa: F401  the fixtures
 from tests.stores.things import spec
+from tests.training.harness import sums
 
 ONE, TWO = "1-7.0", "manual__2"
 
@@ -154,3 +156,57 @@ def test_labels_under_an_earlier_rubric_count_where_the_recipe_names_it(assistan
     change(assistant, "preferences", rubrics=["worked-answers@1", "worked-answers@2"])
     made = pair_tasks.pairs_from(assistant.run(), frozen, second, datasets, WRITER)
     assert policies(made["preferences"]) == {"1", "2"}
+
+
+def test_a_batch_whose_answers_or_prompts_were_erased_is_left_out_and_said_to_be(
+    assistant: Plane, people: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+) -> None:  # fmt: skip
+    datasets, _, batch, now = two_rounds(assistant, people, tmp_path)
+    change(assistant, "preferences", earlier_batches=1)
+    frozen = waited(assistant, now, TWO)
+    key = frozen["earlier"][0]["origin"]["candidates"]
+    done = services.catalog().runs.committed(key)
+    assert done is not None
+    services.store().remove(RunDir(key).attempt(ONE))
+    with pytest.raises(FlowError, match=f"earlier batch {batch['batch_id']} .* no longer in the store"):
+        waited(assistant, now, "manual__gone")
+    services.catalog().erasures.erase([done.outputs["candidates"].digest], "steward", "asked for by a person")
+    assert "earlier" not in waited(assistant, now, "manual__3")
+    assert f"{batch['batch_id']} is left out: its answers were erased by steward" in capsys.readouterr().out
+    services.catalog().erasures.erase([datasets["preference_prompts"]["artifact"]], "steward", "asked for by a person")
+    assert earlier_batches.earlier_batches("assistant", "another", 5, "manual__4") == []
+    assert f"{now['batch_id']} is left out: its prompts were erased" in capsys.readouterr().out
+
+
+def test_a_try_that_was_cut_off_has_looked_at_nothing(
+    assistant: Plane, people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    _, _, batch, now = two_rounds(assistant, people, tmp_path)
+    change(assistant, "preferences", earlier_batches=1)
+    waited(assistant, now, TWO)
+    gone = people.snapshot(batch["batch_id"])["labels"][0]["label_id"]
+    assert people.ask("pipeline", "POST", f"/v1/labels/{gone}/withdraw", json={"reason": "a slip"}).status_code == 201
+    with monkeypatch.context() as cut:
+        cut.setattr(LabelSensor, "_warn", lambda self, found, held: (_ for _ in ()).throw(ConnectionError("killed")))
+        with pytest.raises(ConnectionError, match="killed"):
+            waited(assistant, now, "manual__3", new_only=True)
+    assert waited(assistant, now, "manual__3", new_only=True)["earlier"][0]["batch_id"] == batch["batch_id"]
+
+
+def test_what_was_held_out_under_another_salt_is_not_trained_on(assistant: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    datasets = data_tasks.build(assistant.run(), WRITER)
+    waited(assistant, opened(assistant, datasets, candidates(datasets, "sha256:" + "1" * 64, tmp_path / "first"), people), "manual__1")
+    before = preference_tasks.local_dataset(datasets["preference_prompts"])
+    held = {row.record["prompt_id"] for side in ("validation", "holdout") for row in read_rows(before, side)}
+    change(assistant, "preferences", earlier_batches=5, min_train_pairs=1)
+    change(assistant, "data", split_salt="another")
+    # Today's prompts are others, so that none of those before is among them.
+    (tmp_path / "prompts.jsonl").write_bytes(jsonl({"prompt": f"{a} times {b}"} for a, b in sums()))
+    now = data_tasks.build(assistant.run(), WRITER)
+    second = candidates(now, "sha256:" + "2" * 64, tmp_path / "second")
+    frozen = waited(assistant, opened(assistant, now, second, people), TWO)
+    assert len(frozen["earlier"]) == 1
+    made = pair_tasks.pairs_from(assistant.run(), frozen, second, now, WRITER)
+    trained = {row.record["prompt"]["prompt_id"] for row in read_rows(preference_tasks.local_dataset(made["preferences"]), "train")}
+    assert not trained & held
+    assert trained & {row.record["prompt_id"] for row in read_rows(before, "train")}, "those that were trained on before still are"

@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from include.domain.canonical import check_digest, digest
+from include.domain.canonical import canonical_bytes, check_digest, digest
 from include.stores.catalog.database import Database, insert_new, insert_once
 from include.stores.catalog.graph import chunks
 from include.stores.catalog.ledger import NewEntry, append_entry
@@ -105,6 +105,16 @@ class Labels:
     def snapshots(self, run_id: str | None = None) -> list[Snapshot]:
         """Every snapshot, or those of a run, oldest first."""
         return self._snapshots(*([] if run_id is None else [snapshots.c.run_id == run_id]))
+
+    def newest_of_project(self, project: str, *, other_than: str = "") -> list[Snapshot]:
+        """The newest snapshot of each name whose body's `origin` names this project, the newest last; leaving out the run `other_than`."""
+        said = sa.type_coerce(snapshots.c.body, sa.Text).contains(f'"project":{canonical_bytes(project).decode()}', autoescape=True)
+        row = sa.func.row_number().over(partition_by=snapshots.c.name, order_by=(snapshots.c.created_at.desc(), snapshots.c.run_id.desc()))
+        ranked = sa.select(snapshots.c.run_id, snapshots.c.name, row.label("nth")).where(said, snapshots.c.run_id != other_than).subquery()
+        newest = sa.select(ranked.c.run_id, ranked.c.name).where(ranked.c.nth == 1)
+        found = self._snapshots(sa.tuple_(snapshots.c.run_id, snapshots.c.name).in_(newest))
+        of_project = [one for one in found if dict(one.body.get("origin") or {}).get("project") == project]
+        return sorted(of_project, key=lambda one: (one.created_at, one.name))
 
     def last_snapshot(self, name: str, *, other_than: str = "") -> Snapshot | None:
         """The newest snapshot of this name, leaving out the run `other_than`: unchanged means *no new input*."""
