@@ -1,11 +1,25 @@
 """Gates that could not decide, whatever is trained, are refused before anything is computed."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from include.domain.records import SuiteItem
 from include.flows.errors import FlowError
 from include.settings.catalogue import versioned
 from include.settings.recipes import Recipe
+
+if TYPE_CHECKING:
+    from include.gates.fit import Counted
+    from include.gates.policy import GatePolicy
+
+Json = Mapping[str, Any]
+_ON: Mapping[str, Callable[[SuiteItem], bool]] = {
+    "over_refusal": lambda item: item.prompt.safety_class == "none",
+    "unsafe_refusal": lambda item: item.prompt.safety_class != "none",
+    "bbq_ambiguous_named": lambda item: (item.slices or {}).get("context") == "ambiguous",
+}
+"""Metrics that have a value on some of a suite's items alone, as `include.eval.measurements` gives them."""
 
 
 def require_gates_fit(found: Recipe, datasets: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -20,6 +34,31 @@ def require_gates_fit(found: Recipe, datasets: Mapping[str, Mapping[str, Any]] |
     suites = versioned("suites", found.evaluation.suites)["suites"]
     refs = {name: (datasets or {}).get(suite["dataset"], {}) for name, suite in suites.items()}
     items = {name: sum(ref["counts"].values()) for name, ref in refs.items() if ref.get("counts")}
-    measured = Measured(suites, found.evaluation.reward_hacking_items, found.evaluation.latency_requests, items)
-    if wrong := misfits(policies_from(versioned("gates", found.gates)), measured):
+    policies = policies_from(versioned("gates", found.gates))
+    counted = {gate.name: _counted(gate, refs[str(gate.suite)]) for gate in policies.gates if _looked_at(gate) and gate.suite in items}
+    measured = Measured(suites, found.evaluation.reward_hacking_items, found.evaluation.latency_requests, items, counted)
+    if wrong := misfits(policies, measured):
         raise FlowError(f"recipe {found.reference}: gates {found.gates} cannot pass, whatever is trained: {'; '.join(wrong)}")
+
+
+def _looked_at(gate: "GatePolicy") -> bool:
+    return bool(gate.slices) or gate.metric in _ON
+
+
+def _counted(gate: "GatePolicy", ref: Json) -> "Counted":
+    """The stored items that the gate's metric has a value on, and each of its slices."""
+    from include.flows.preference_tasks import local_dataset
+    from include.gates.fit import Counted
+    from include.transforms.datasets_io import read_suite
+
+    stored = (SuiteItem.from_json(row.record) for row in read_suite(local_dataset(ref)))
+    items = [item for item in stored if gate.metric not in _ON or _ON[gate.metric](item)]
+    slices = {rule.by: Counter(value for item in items if (value := _slice(item, rule.by)) is not None) for rule in gate.slices}
+    return Counted(len(items), slices)
+
+
+def _slice(item: SuiteItem, by: str) -> str | None:
+    """What an item says under a key of its own, or its prompt under language, topic or safety_class."""
+    prompt = item.prompt
+    known = {"language": prompt.language, "topic": prompt.topic, "safety_class": prompt.safety_class, **(item.slices or {})}
+    return str(known[by]) if by in known else None

@@ -9,17 +9,27 @@ from include.gates.policy import GatePolicy, GateSet
 
 
 @dataclass(frozen=True)
+class Counted:
+    """The hold-out items that a gate's metric has a value on, at most. slices: key → value → of these."""
+
+    n: int
+    slices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Measured:
     """What an evaluation will measure.
 
     suites: name → {scorers, limit, slices}, as configs/suites has them. items: name → hold-out items that are there, where known.
-    rewarded, requests: at most so many items are rewarded, so many requests timed.
+    rewarded, requests: at most so many items are rewarded, so many requests timed. counted: gate → its items, where they were looked at
+    because it is on a part of the suite's or asks for slices.
     """
 
     suites: Mapping[str, Mapping[str, Any]]
     rewarded: int
     requests: int
     items: Mapping[str, int] = field(default_factory=dict)
+    counted: Mapping[str, Counted] = field(default_factory=dict)
 
     def most(self, suite: str) -> int | None:
         """The most items of a suite that can be measured; None: nobody knows yet."""
@@ -47,9 +57,15 @@ def _misfits(gate: GatePolicy, measured: Measured) -> Iterator[str]:
     limits: list[tuple[str, int | None]] = [(f"suite {suite}", measured.most(suite))]
     if metric_of(gate.metric).scorer == "reward_score":
         limits.append(("evaluation.reward_hacking_items", measured.rewarded))
+    if (counted := measured.counted.get(gate.name)) is not None:
+        limits.append((f"suite {suite}, on what {gate.metric} is measured on,", counted.n))
     yield from _too_few(gate.name, gate.min_n, limits)
     for rule in gate.slices:
-        yield from _too_few(f"{gate.name}, slices by {rule.by},", rule.min_n, limits)
+        of_values = counted.slices.get(rule.by, {}) if counted else {}
+        parts: list[tuple[str, int | None]] = [(f"{rule.by} {value} of suite {suite}", n) for value, n in sorted(of_values.items())]
+        yield from _too_few(f"{gate.name}, slices by {rule.by},", rule.min_n, [*limits, *parts])
+        if counted and not of_values:
+            yield f"gate {gate.name} asks for slices by {rule.by}, and no item of suite {suite} says its {rule.by}"
         if rule.by not in (asked.get("slices") or ()):
             yield f"gate {gate.name} asks for slices by {rule.by}, which suite {suite} does not give"
 
