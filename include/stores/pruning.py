@@ -126,12 +126,20 @@ class Pruner:
         gone = [(item, aside) for item in finding.doomed if (aside := self._set_aside(item)) is not None]
         if not gone:
             return 0
-        removed = [{"path": item.path, "size_bytes": item.size_bytes} for item, _ in gone]
-        payload = {"store": self.store.uri, "what": finding.what, "reason": finding.reason, "removed": removed}
-        self.catalog.ledger.append(LEDGER_KIND, payload, actor, subject=finding.subject)
+        told = self._told(finding.subject)
+        new = [item for item, _ in gone if not (item.path.endswith(REMOVED) and item.path.removesuffix(REMOVED) in told)]
+        if new:
+            removed = [{"path": item.path.removesuffix(REMOVED), "size_bytes": item.size_bytes} for item in new]
+            payload = {"store": self.store.uri, "what": finding.what, "reason": finding.reason, "removed": removed}
+            self.catalog.ledger.append(LEDGER_KIND, payload, actor, subject=finding.subject)
         for _, aside in gone:
             self.store.remove(aside)
         return sum(item.size_bytes for item, _ in gone)
+
+    def _told(self, subject: str) -> set[str]:
+        """What the ledger says was removed of it: a pass that was cut off after its row left the folder under its other name."""
+        rows = self.catalog.ledger.entries(kind=LEDGER_KIND, subject=subject)
+        return {str(item["path"]) for row in rows if row.payload["store"] == self.store.uri for item in row.payload["removed"]}
 
     def _set_aside(self, item: Doomed) -> str | None:
         """Renames it, so that from now on no job takes it for a checkpoint; None where it is gone, or is no plain folder any more."""

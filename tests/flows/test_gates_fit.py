@@ -29,7 +29,9 @@ def requests(folder: Path, *parts: tuple[str, str, int]) -> dict[str, Any]:
     rows = []
     for safety_class, topic, count in parts:
         for n in range(count):
-            draft = Draft("made", n, (Message("user", f"{safety_class} {topic} {n}"),), "CC0", "licence", topic=topic, safety_class=safety_class)
+            draft = Draft(
+                "made", n, (Message("user", f"{safety_class} {topic} {n}"),), "CC0", "licence", topic=topic, safety_class=safety_class
+            )
             item = draft.suite_item(f"{safety_class} {topic} {n}")
             side = "holdout" if safety_class == "none" else "safety_holdout"
             rows.append(SidedRow(item.item_id, side, item.prompt.split_group, "evaluation", item.to_json()))

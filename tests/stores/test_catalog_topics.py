@@ -122,6 +122,18 @@ def test_the_last_snapshot_leaves_out_the_run_that_asks(catalog: Catalog) -> Non
     assert catalog.labels.last_snapshot("b2") is None
 
 
+@pytest.mark.parametrize("project", ["p", "50% of_it", 'a "quoted" é'])
+def test_the_newest_of_a_projects_batches(catalog: Catalog, project: str) -> None:
+    of = {"origin": {"candidates": "k", "project": project}}
+    for number, (run, name, body) in enumerate(
+        [("1", "a", of), ("1", "b", of), ("1", "other", {"origin": {"project": project + "2"}}), ("2", "a", of), ("2", "plain", {"project": project}), ("3", "a", of)]
+    ):  # fmt: skip
+        catalog.labels.record_snapshot(run, name, number, some_digest(f"s{number}"), "u", body=body)
+    assert [(one.name, one.run_id) for one in catalog.labels.newest_of_project(project)] == [("b", "1"), ("a", "3")]
+    assert [(one.name, one.run_id) for one in catalog.labels.newest_of_project(project, other_than="3")] == [("b", "1"), ("a", "2")]
+    assert catalog.labels.newest_of_project("none") == []
+
+
 def measurement(**changes: Any) -> Measurement:
     body: dict[str, Any] = {
         "deployment": some_digest("deployment"),
