@@ -16,6 +16,8 @@ from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import history_of
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.parse import queue_rows
+from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch import output
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Hub, Snapshot
@@ -82,15 +84,35 @@ async def test_an_output_that_may_not_be_read_is_said_once_and_ends_no_wait(wait
 async def test_how_long_a_job_has_been_unknown_outlasts_the_process_that_saw_it(wait: Wait) -> None:
     first = follower(wait)
     assert await first.look(looked(100.0, "RUNNING", restarts=1)) is None
-    for at in (1000.0, 1200.0):
-        assert await first.look(looked(at)) is None
+    for at in range(1000, 4300, 60):
+        assert await first.look(looked(float(at))) is None
     second = follower(wait)
-    event = await second.look(looked(4599.0))
+    event = await second.look(looked(4299.0))
     assert event is None
-    assert (second.view.missing_since, second.view.unknown_since, second.view.restarts) == (1000.0, 1000.0, 1)
-    event = await second.look(looked(4600.0))
+    assert second.view.restarts == 1
+    # Kept at 1000, 1120 and then every 300 s: what passed since 4120 does not count.
+    assert (second.view.missing_since, second.view.unknown_since) == (1179.0, 1179.0)
+    assert await second.look(looked(4778.0)) is None
+    event = await second.look(looked(4779.0))
     assert event is not None
     assert event["status"] == "unknown"
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_what_passed_while_nobody_looked_is_no_time_in_which_nobody_could_say(wait: Wait, asked: bool) -> None:
+    first = follower(wait)
+    assert await first.look(looked(100.0, "RUNNING")) is None
+    for at in (1000.0, 1200.0):
+        assert await first.look(looked(at, asked=asked)) is None
+    second = follower(wait)
+    for at in (90000.0, 90060.0):
+        assert await second.look(looked(at, asked=False)) is None
+    assert await second.look(looked(90120.0, "RUNNING")) is None
+
+
+async def test_a_view_of_an_earlier_version_does_not_count_as_watched_either(wait: Wait, kept: FileReceipts) -> None:
+    kept.observe("k", 1, JobView("7", phase=Phase.UNKNOWN, cause="it does not answer", observed_at=100.0, unknown_since=1000.0))
+    assert await follower(wait).look(looked(90000.0, asked=False)) is None
 
 
 async def test_a_job_that_is_there_again_is_waited_for_whatever_an_earlier_process_missed(wait: Wait) -> None:
@@ -105,11 +127,13 @@ async def test_a_job_that_is_there_again_is_waited_for_whatever_an_earlier_proce
 
 async def test_how_long_a_controller_has_not_answered_outlasts_the_process_too(wait: Wait) -> None:
     first = follower(wait)
-    for at in (1000.0, 1200.0):
-        assert await first.look(looked(at, asked=False)) is None
-    event = await follower(wait).look(looked(4600.0, asked=False))
+    for at in range(1000, 4600, 60):
+        assert await first.look(looked(float(at), asked=False)) is None
+    second = follower(wait)
+    assert await second.look(looked(4600.0, asked=False)) is None
+    event = await second.look(looked(4960.0, asked=False))
     assert event is not None
-    assert (event["status"], event["view"]["unknown_since"]) == ("unknown", 1000.0)
+    assert (event["status"], 1000.0 < event["view"]["unknown_since"] <= 1300.0) == ("unknown", True)
 
 
 async def test_an_end_that_nobody_acted_on_is_judged_anew(wait: Wait) -> None:
@@ -126,13 +150,19 @@ async def test_the_tasks_of_an_array_that_were_unknown_have_been_so_since_then(w
 
     array = replace(wait, array="0-1", log_path=None)
     first = follower(array)
-    for at in (1000.0, 1200.0):
-        assert await first.look(looks(at)) is None
+    for at in range(1000, 4300, 60):
+        assert await first.look(looks(float(at))) is None
     second = follower(array)
-    assert await second.look(looks(4599.0)) is None
-    event = await second.look(looks(4600.0))
+    assert await second.look(looks(4299.0)) is None
+    event = await second.look(looks(4960.0))
     assert event is not None
     assert event["status"] == "unknown"
+
+
+async def test_the_tasks_of_an_array_count_only_watched_time_too(wait: Wait) -> None:
+    array = replace(wait, array="0-1", log_path=None)
+    for at in (1000.0, 1200.0, 90000.0):
+        assert await follower(array).look(Snapshot(at, frozenset({"7"}), {}, {})) is None
 
 
 async def test_where_all_of_the_output_is_is_said_at_start_and_end(wait: Wait, tmp_path: Path) -> None:

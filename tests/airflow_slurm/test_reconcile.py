@@ -9,7 +9,7 @@ import pytest
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase, parse_state
 from airflow_slurm.truth.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
-from airflow_slurm.truth.view import Change, JobView
+from airflow_slurm.truth.view import Change, Incarnation, JobView
 
 START = JobView("90210")
 ENDED = {"COMPLETED", "FAILED", "PREEMPTED", "NODE_FAIL", "CANCELLED", "TIMEOUT", "REQUEUED"}
@@ -194,3 +194,10 @@ def test_the_gpu_time_of_each_run_is_what_it_was_given_and_that_of_a_run_that_sl
     late = replay((0, queued("RUNNING", 2), []), (60, queued("COMPLETED", 2), rows[:2]))[-1]
     assert [run.gpus for run in late.incarnations] == [4, None, None]
     assert JobView.from_json(view.to_json()) == view
+
+
+def test_fields_of_a_newer_version_are_passed_over_at_any_depth() -> None:
+    view = replace(START, incarnations=(Incarnation(0, "RUNNING"),), history=(Change(1.0, "RUNNING"),))
+    value = view.to_json() | {"newer": 1}
+    value["incarnations"][0]["newer"] = value["history"][0]["newer"] = 1
+    assert JobView.from_json(value) == view

@@ -76,6 +76,7 @@ class JobView:
     :ivar log_offset: up to which byte its output is in the task's log.
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
+    :ivar looked_at: when somebody who waits for it looked last, whatever that showed.
     """
 
     job_id: str
@@ -106,6 +107,7 @@ class JobView:
     reason_since: float | None = None
     doubtful: bool = False
     log_offset: int = 0
+    looked_at: float | None = None
 
     @property
     def ended(self) -> bool:
@@ -170,14 +172,24 @@ class JobView:
         change = Change(self.observed_at or 0.0, self.state or self.phase.value, self.reason, self.restarts, self.node_list)
         return replace(self, history=(*before.history, change)[-KEPT_CHANGES:])
 
-    def taking_up(self, before: JobView) -> JobView:
-        """The first view of a process that begins to look, given the last of an earlier one: what that waited for goes on, deadlines included.
+    def taking_up(self, before: JobView, at: float) -> JobView:
+        """The first view of a process that begins to look, at a time, given the last of an earlier one: what that waited for goes on.
 
-        An end is judged anew, since nobody acted on it.
+        An end is judged anew, since nobody acted on it. Of a doubt only the time counts in which somebody looked.
         """
         if before.ended:
             return replace(self, history=before.history, log_offset=before.log_offset)
-        return replace(before, job_id=self.job_id, cluster=self.cluster, submit_time=_known(self.submit_time, before.submit_time))
+        # A view of an earlier version does not say when the last look was: not before anything that it shows.
+        looks = (before.looked_at,) if before.looked_at is not None else (before.observed_at, before.missing_since, before.unknown_since)
+        unwatched_s = max(0.0, at - max((look for look in looks if look is not None), default=at))
+        return replace(
+            before,
+            job_id=self.job_id,
+            cluster=self.cluster,
+            submit_time=_known(self.submit_time, before.submit_time),
+            missing_since=_later(before.missing_since, unwatched_s),
+            unknown_since=_later(before.unknown_since, unwatched_s),
+        )
 
     @property
     def lost_gpu_seconds(self) -> float | None:
@@ -193,13 +205,21 @@ class JobView:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> JobView:
         """The view that was written; fields of a newer version are passed over."""
-        known = {f.name for f in fields(cls)}
-        kept = {name: item for name, item in value.items() if name in known}
+        kept = _of(cls, value)
         kept["phase"] = Phase(kept["phase"])
-        kept["incarnations"] = tuple(Incarnation(**i) for i in kept.get("incarnations", ()))
-        kept["history"] = tuple(Change(**c) for c in kept.get("history", ()))
+        kept["incarnations"] = tuple(Incarnation(**_of(Incarnation, i)) for i in kept.get("incarnations", ()))
+        kept["history"] = tuple(Change(**_of(Change, c)) for c in kept.get("history", ()))
         return cls(**kept)
 
 
 def _known(first: float | None, second: float | None) -> float | None:
     return second if first is None else first
+
+
+def _later(since: float | None, by_s: float) -> float | None:
+    return None if since is None else since + by_s
+
+
+def _of(cls: type[JobView | Incarnation | Change], value: Mapping[str, Any]) -> dict[str, Any]:
+    known = {f.name for f in fields(cls)}
+    return {name: item for name, item in value.items() if name in known}

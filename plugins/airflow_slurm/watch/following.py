@@ -23,7 +23,8 @@ from airflow_slurm.watch.output import Output
 from airflow_slurm.watch.poller import Hub, Snapshot, Watched
 from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
 
-#: So often is kept how far an output has been copied, beside every change of state: what a restarted triggerer copies twice is no more than that.
+#: So often is kept how far an output has been copied, and that somebody still looks for a missing job, beside every change of state: what a
+#: restarted triggerer copies twice, or does not count as waited for, is no more than that.
 KEEP_OFFSET_EVERY_S = 300.0
 #: Running tasks of an array whose output is copied at a time, and failed ones whose last output is shown.
 FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
@@ -44,28 +45,32 @@ class _Follower:
         self._known = False
         self._before = self.view
         self._told = self.view
+        self._noted_at = 0.0
         self._hold = FirstHold(wait.hold_grace_s)
         #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
         self._rolled_back: set[str] = set()
         self._output = Output(wait, hub, log)
         self._doubts = Doubts(wait, hub, log)
 
-    async def _tell(self, view: JobView) -> None:
-        """Log and keep a view that differs from the last."""
-        await self._recall()
-        self.view = view.remembering(self.view)
-        if view.differs(self._told):
+    async def _tell(self, view: JobView, at: float) -> None:
+        """Log and keep a view that differs from the last; keep one that is in doubt now and then, so that the looks for it count."""
+        self.view = replace(view, looked_at=at).remembering(self.view)
+        changed = view.differs(self._told)
+        in_doubt = view.missing_since is not None or view.unknown_since is not None
+        if changed:
             self._told = view
             self._log.info("Slurm: %s", view.explained())
+        if changed or (in_doubt and at - self._noted_at >= KEEP_OFFSET_EVERY_S):
+            self._noted_at = at
             await self._observe(self.view)
 
-    async def _recall(self) -> None:
+    async def _recall(self, at: float) -> None:
         """Take up, once, what an earlier process saw and did last about this submission."""
         if self._known:
             return
         self._known = True
         self._before = await self._earlier()
-        self.view = self.view.taking_up(self._before)
+        self.view = self.view.taking_up(self._before, at)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -170,13 +175,13 @@ class JobFollower(_Follower):
         seen = snapshot.of(self.watched)
         if seen is None:
             return None
-        await self._recall()
+        await self._recall(snapshot.at)
         views = await self._doubts.ends({0: self.view}, {0: self._named(judge(self.view, seen, self._wait.graces))})
         if may_be_forgotten(views[0], seen):  # lost, instead of unknown, if the controller died and has not got it any more
             views = await self._doubts.forgotten(views, snapshot.at)
         elif may_be_gone(views[0], seen) and await self._doubts.started_anew(views.values(), snapshot.at):
             views = {0: as_gone(views[0])}
-        await self._tell(views[0])
+        await self._tell(views[0], snapshot.at)
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING
         await self._cancel_doubles(snapshot)
@@ -215,7 +220,7 @@ class ArrayFollower(_Follower):
 
     def _go_on(self) -> None:
         """Tasks of which nothing was known have been unknown since then."""
-        since, unknown = self._before.unknown_since, self._before.tasks.get("UNKNOWN")
+        since, unknown = self.view.unknown_since, self._before.tasks.get("UNKNOWN")
         for index in indices_of(unknown) if unknown and since is not None else ():
             if index in self._views:
                 self._views[index] = replace(self._views[index], missing_since=since, unknown_since=since)
@@ -226,7 +231,7 @@ class ArrayFollower(_Follower):
         if seen is None:
             return None
         last = (snapshot.accounting or {}).get(self._wait.job_id, ())
-        await self._recall()
+        await self._recall(snapshot.at)
         now = {index: self._named(judge(self._views[index], observation, self._wait.graces)) for index, observation in seen.items()}
         now = {index: as_removed(view) if removed_before_start(view, last) else self._as_rolled_back(view) for index, view in now.items()}
         self._views |= await self._doubts.ends(self._views, now)
@@ -235,7 +240,7 @@ class ArrayFollower(_Follower):
         ended = {index for index in seen if self._views[index].ended}
         # Accounting is asked about what looks ended: a task whose end is known is not looked for again.
         self.watched = replace(self.watched, tasks=tuple(i for i in self.watched.tasks if i not in ended) or self.watched.tasks[:1])
-        await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views))
+        await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views), snapshot.at)
         if snapshot.queue is not None:
             await self._settle_holds(seen, snapshot.at)
         await self._cancel_doubles(snapshot)
