@@ -22,7 +22,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 #: A path that neither the shell, pyxis' list of mounts nor Apptainer's reads as anything else.
 _PATH = re.compile(r"/[^\x00-\x1f\x7f:,\\]*")
 #: Exit code of a job whose image file is not the one that was asked for.
-WRONG_IMAGE = 112
+WRONG_IMAGE = 212
 
 
 @dataclass(frozen=True)

@@ -54,13 +54,16 @@ class AccountingDisabled(SlurmError):
 
 
 class FileUnreadable(SlurmError):
-    """The login node answered, and does not let this user read what is at a path, or it is no file. The connection is fine."""
+    """The login node answered, and does not read what is at a path. The connection is fine.
 
-    def __init__(self, path: str, conn_id: str, words: str) -> None:
-        super().__init__(
-            f"{path} can't be read over connection {conn_id!r}: {words}. Its login has to be let in, on all folders on the way too."
-        )
+    :ivar refused: it does not let this user read it; else its file system is in trouble, or it is no file: another time it may say more.
+    """
+
+    def __init__(self, path: str, conn_id: str, words: str, *, refused: bool = True) -> None:
+        what_to_do = " Its login has to be let in, on all folders on the way too." if refused else ""
+        super().__init__(f"{path} can't be read over connection {conn_id!r}: {words}.{what_to_do}")
         self.path = path
+        self.refused = refused
 
 
 class OutputUnreadable(SlurmError, AirflowFailException):

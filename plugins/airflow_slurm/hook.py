@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm import pools
-from airflow_slurm.errors import BadConnection, FileUnreadable, OutputUnreadable, SlurmError
+from airflow_slurm.errors import BadConnection, FileUnreadable, OutputUnreadable, SlurmError, SshUnreachable
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.site.probe import probe
@@ -131,20 +131,21 @@ class SlurmHook(BaseHook):
 
         :param written_since: what was last written before that time (seconds since the epoch) is of an earlier run, and counts as not there.
         :raises OutputUnreadable: if this login is not let near one of them until the time is over.
+        :raises SshUnreachable: if one can't be looked at until then for another reason: its file system is in trouble.
         """
 
         async def look(client: SlurmClient) -> set[str]:
             deadline, left = time.monotonic() + within_s, set(paths)
             while True:
-                refused: FileUnreadable | None = None
+                unread: list[FileUnreadable] = []
                 for path in sorted(left):
                     try:
                         left -= {path} if await client.exists(path, written_since) else set()
                     except FileUnreadable as error:
-                        refused = error
+                        unread.append(error)
                 if not left or time.monotonic() >= deadline:
-                    if refused is not None:
-                        raise OutputUnreadable(refused)
+                    for why in sorted(unread, key=lambda why: not why.refused):
+                        raise OutputUnreadable(why) if why.refused else SshUnreachable(str(why)) from why
                     return left
                 await asyncio.sleep(2.0)
 

@@ -147,6 +147,24 @@ def check_below(field: str, path: str, root: str | None, *, pattern: bool = Fals
         raise InvalidSpec(field, f"{path!r} does not lie below {root!r}")
 
 
+def check_sent(spec: JobSpec) -> None:
+    """Refuse what must not be sent any more. A job that an earlier version sent with it, and that lives, is waited for all the same.
+
+    :raises InvalidSpec: naming the field.
+    """
+    if spec.signal_lead_s is not None and spec.body and not _TAKES_SIGNALS.search(spec.body):
+        raise InvalidSpec(
+            "signal_lead_s",
+            f"the warning goes to the shell that runs the body, and ends it unless it traps {spec.signal}: let the body trap it "
+            f"(program & p=$!; trap 'kill -{spec.signal} $p; wait $p; exit $?' {spec.signal}; wait $p), become the program (exec program), "
+            "or give the program as command",
+        )
+    if spec.root and spec.output is None and spec.chdir is None:
+        raise InvalidSpec(
+            "output", f"give it, or chdir, below {spec.root!r}: without either, Slurm writes slurm-%j.out into the login's home"
+        )
+
+
 def _check_program(spec: JobSpec) -> None:
     if bool(spec.command) == bool(spec.body.strip()):
         raise InvalidSpec("command", "give either command or body, and one of them")
@@ -176,13 +194,6 @@ def _check_options(spec: JobSpec) -> None:
     lead = spec.signal_lead_s
     if lead is not None and not 0 <= lead <= 65535:
         raise InvalidSpec("signal_lead_s", f"{lead!r} is not within 0 and 65535 seconds")
-    if lead is not None and spec.body and not _TAKES_SIGNALS.search(spec.body):
-        raise InvalidSpec(
-            "signal_lead_s",
-            f"the warning goes to the shell that runs the body, and ends it unless it traps {spec.signal}: let the body trap it "
-            f"(program & p=$!; trap 'kill -{spec.signal} $p; wait $p; exit $?' {spec.signal}; wait $p), become the program (exec program), "
-            "or give the program as command",
-        )
     if spec.nice is not None and abs(spec.nice) > 2147483645:
         raise InvalidSpec("nice", f"{spec.nice!r} is outside Slurm's range")
     if spec.comment is not None and (_CONTROL.search(spec.comment) or len(spec.comment) > 1000):
@@ -202,10 +213,6 @@ def _check_paths(spec: JobSpec) -> None:
         if (value := getattr(spec, name)) is not None:
             _check_path(name, value)
             check_below(name, value, spec.root, pattern=name == "output")
-    if spec.root and spec.output is None and spec.chdir is None:
-        raise InvalidSpec(
-            "output", f"give it, or chdir, below {spec.root!r}: without either, Slurm writes slurm-%j.out into the login's home"
-        )
     if spec.output and spec.array is None and "%" in re.sub(r"%[j%]", "", spec.output):
         raise InvalidSpec("output", "only %j (the job id) and %% may be used as patterns")
     if spec.output and spec.array is not None:

@@ -65,6 +65,19 @@ def test_another_jobs_component_and_an_earlier_run_of_ones_own_say_nothing() -> 
     assert (rows[-1].state.name, rows[-1].state.cancelled_by_uid, rows[-1].state.info.phase) == ("CANCELLED", 0, Phase.FAILED)
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_first_component_that_completed_alone_is_no_success_of_all(keep: bool) -> None:
+    alone = queued("COMPLETED")
+    assert as_wholes(alone, keep=keep) == []
+    other = queue_rows(
+        "40|40+0|RUNNING|0|0|10|20|50|1|n1|None|a\n41|40+1|RUNNING|0|0|10|20|50|1|n1|None|a\n42|42|COMPLETED|0|0|1|2|5|1|n1|None|a\n"
+    )
+    assert [row.array_id for row in as_wholes([*alone, *other])] == ["40+0", "42"]
+    assert [row.state.name for row in as_wholes(queued("FAILED"), keep=keep)] == ["FAILED"]
+    recorded = accounting_rows("36|36+0|COMPLETED|0:0|31|40|50|10|1|n1|a\n")
+    assert as_wholes(recorded) == recorded
+
+
 # -- on a real Slurm
 
 PARTS = {"nodes": 1, "ntasks": 1, "mem": "50M", "components": [{"nodes": 1, "ntasks": 1, "mem": "50M", "time_limit": 5}]}

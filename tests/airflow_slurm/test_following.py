@@ -59,11 +59,11 @@ def looked(at: float, state: str = "", *, status: str = "0", restarts: int = 0, 
     return Snapshot(at, frozenset({"7"}), {row.job_id: row for row in queue_rows(row)} if asked else None, {})
 
 
-@pytest.mark.parametrize(("code", "cause", "retryable"), [(111, "no_module", False), (112, "failed", True), (1, "failed", True)])
+@pytest.mark.parametrize(("code", "cause", "retryable"), [(211, "no_module", False), (212, "failed", True), (1, "failed", True)])
 async def test_a_script_that_could_not_load_what_it_needs_is_named_and_not_run_again(
     wait: Wait, code: int, cause: str, retryable: bool
 ) -> None:
-    event = await follower(replace(wait, exits={"111": "no_module"})).look(looked(100.0, "FAILED", status=str(code << 8)))
+    event = await follower(replace(wait, exits={"211": "no_module"})).look(looked(100.0, "FAILED", status=str(code << 8)))
     assert event is not None
     assert (event["view"]["cause"], event["view"]["retryable"], event["view"]["exit_code"]) == (cause, retryable, code)
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import asyncssh
 import pytest
@@ -117,6 +118,19 @@ async def looked(hub: Hub, cluster: Cluster, seconds: float) -> list[Snapshot]:
             break
     await stream.aclose()
     return seen
+
+
+async def test_a_look_that_failed_leaves_no_closed_client_behind(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> Snapshot:
+        raise RuntimeError("a fault of its own")
+
+    monkeypatch.setattr(poller, "take_snapshot", fails)
+    hub = Hub()
+    watch(hub, cluster)
+    stream = snapshots("c1", hub)
+    assert (await anext(stream)).trouble == "a fault of its own"
+    assert hub.client is None
+    await stream.aclose()
 
 
 @pytest.mark.parametrize("jobs", [1, 800])

@@ -20,6 +20,7 @@ from airflow_slurm.errors import JobFailed, JobFailedForGood, Resubmit, Unreadab
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
+from airflow_slurm.receipts import JobEnd
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.states import Phase
@@ -233,6 +234,26 @@ def test_one_that_hangs_in_its_end_is_given_up_after_all(make: Make, crowd: Crow
     with pytest.raises(JobFailed, match="execution_timeout is over"):
         task.resume(deferred, {"status": "timed_out", "view": hangs})
     assert crowd.jobs == {}
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_a_cluster_that_does_not_answer_while_a_job_is_given_up_uses_up_no_try(
+    make: Make, crowd: Crowd, store: FileReceipts, silent: int
+) -> None:
+    """The question whether it has started, or the end itself: which the reconciler may bring about meanwhile."""
+    crowd.jobs["7"] = (NAME, "PENDING")
+    crowd.silent_looks = (silent,)
+    task = make(max_wait_s=60.0, stop_grace_s=0.2)
+    event = {"status": "waited_too_long", "view": JobView("7", phase=Phase.WAITING, state="PENDING").to_json()}
+    with pytest.raises(TaskDeferred) as later:
+        task.resume(task.execute(), event)
+    assert later.value.method_name == "accept_later"
+    if silent == 2:
+        crowd.end("7", "CANCELLED by 1000")
+        store.close("work", 1, JobEnd("cancelled", "given_up", closed_by="reconciler"))
+    with pytest.raises(JobFailedForGood, match="max_wait_s"):
+        task.resume(later.value, {"status": "now"})
+    assert (crowd.jobs, store.get("work")) == ({}, None)
 
 
 def test_of_an_array_that_stands_still_only_what_waits_is_cancelled_and_the_rest_is_taken(

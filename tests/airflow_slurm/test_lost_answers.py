@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from airflow_slurm.errors import SubmissionUncertain
+from airflow_slurm.errors import InvalidSpec, SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.remote.client import Answer
@@ -190,3 +190,17 @@ async def test_a_job_that_its_controller_forgot_is_named_lost_once_the_controlle
     event = await follower.look(replace(look, at=look.at + 500))
     assert event is not None
     assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", "forgotten")
+
+
+async def test_a_living_job_is_waited_for_although_its_description_would_not_be_sent_any_more(store: FileReceipts) -> None:
+    node = LoginNode()
+    work = Work("k", lambda n: JobSpec(body="python train.py", signal_lead_s=60), lambda n: f"sft-{n}")
+    store.claim("k", OWNER)
+    store.record("k", 1, Receipt("31007", "sft-1", "c1", released_at=1.0))
+    assert (await submit(node, store, work, OWNER)).receipt.job_id == "31007"
+    store.close("k", 1, JobEnd("succeeded"))
+    with pytest.raises(InvalidSpec, match="signal_lead_s"):
+        await submit(node, store, work, OWNER)
+    end = store.end_of("k", 2)
+    assert end is not None
+    assert (end.outcome, end.cause, "sbatch" in node.names()) == ("failed", "invalid", False)

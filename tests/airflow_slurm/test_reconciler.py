@@ -74,6 +74,32 @@ def test_submissions_without_a_receipt_are_looked_for_together(store: FileReceip
     assert end.cause == "never_queued"
 
 
+def test_one_that_cannot_be_looked_for_keeps_no_other_job_running(store: FileReceipts) -> None:
+    crowd = Crowd(accounting_down=True)
+    crowd.submitted(store, 2)
+    store.claim("nameless", OWNER)
+    findings = passed(crowd, store, lambda owner: False)
+    assert {f.key for f in findings if f.kind == "unreachable"} == {"nameless"}
+    assert kinds(findings) == {"unreachable": 1, "ended": 2}
+    assert crowd.jobs == {}
+    assert [s.key for s in store.live()] == ["nameless"]
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_look_that_fails_while_jobs_save_begins_nothing_anew(store: FileReceipts, saves: bool) -> None:
+    crowd = Crowd(saves=saves, silent_looks=(3,))  # the pass's own look, one before the signal, and this one
+    crowd.submitted(store, 3)
+    assert kinds(passed(crowd, store, lambda owner: False)) == {"ended": 3}
+    assert sum("--signal=USR1" in argv for argv in crowd.asked) == 3
+
+
+def test_jobs_that_nobody_could_look_at_to_the_end_are_not_said_to_have_ended(store: FileReceipts) -> None:
+    crowd = Crowd(silent_looks=tuple(range(3, 100)))
+    crowd.submitted(store, 2)
+    assert kinds(passed(crowd, store, lambda owner: False)) == {"unreachable": 2}
+    assert len(store.live()) == 2
+
+
 def test_an_airflow_that_cannot_say_who_still_waits_keeps_no_other_job_running(store: FileReceipts) -> None:
     crowd = Crowd()
     first, second = crowd.submitted(store, 2)

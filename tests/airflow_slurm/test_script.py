@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.requests import JobRequest
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.script import NO_ENV_FILE, NO_MODULE, own_exits, quote_directive, render
-from airflow_slurm.spec import JobSpec, check_job_name
+from airflow_slurm.spec import JobSpec, check_job_name, check_sent
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 NASTY = 'it is "fine"; rm -rf $HOME `id` \\ it\'s\n#SBATCH --qos=admin'
@@ -135,7 +136,6 @@ def test_the_default_name_depends_on_key_and_number_alone() -> None:
         ("output", {"output": "/runs/%u.log"}),
         ("output", {"output": "/runs/../etc/x", "root": "/runs"}),
         ("output", {"output": "/elsewhere/x.log", "root": "/runs"}),
-        ("output", {"root": "/runs"}),
         ("chdir", {"chdir": "/a\nb"}),
         ("env_files", {"env_files": "/secrets"}),
         ("env_files", {"env_files": ["secrets"]}),
@@ -153,6 +153,20 @@ def test_a_field_that_cant_be_meant_is_refused_by_name(field: str, values: dict[
 def test_an_unknown_field_names_the_known_ones() -> None:
     with pytest.raises(InvalidSpec, match="partition"):
         JobSpec.from_mapping({"command": ["true"], "partion": "batch"})
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("output", {"command": ["true"], "root": "/runs"}),
+        ("signal_lead_s", {"body": "python train.py", "signal_lead_s": 60}),
+    ],
+)
+def test_what_an_earlier_version_sent_is_described_still_and_not_sent_again(field: str, values: dict[str, object]) -> None:
+    with pytest.raises(InvalidSpec) as caught:
+        check_sent(JobSpec.from_mapping(values))
+    assert caught.value.field == field
+    check_sent(JobSpec.from_mapping({**values, "chdir": "/runs"} | ({"body": "exec python train.py"} if "body" in values else {})))
 
 
 def test_the_log_is_where_the_pattern_says() -> None:
@@ -191,10 +205,21 @@ def test_variables_of_a_file_on_the_cluster_reach_the_program_and_stand_in_no_sc
     assert json.loads(run(script, tmp_path)) == ['s3cr$t "x"', "1", "y"]
 
 
-@pytest.mark.parametrize("content", [None, "A=1\nthis is no assignment\n"])
-def test_a_file_of_variables_that_cant_be_read_ends_the_job_before_its_program(tmp_path: Path, content: str | None) -> None:
-    if content is not None:
-        (tmp_path / "env").write_text(content)
+def test_a_file_of_variables_may_end_with_a_test_that_fails(tmp_path: Path) -> None:
+    (tmp_path / "env").write_text('A=1\n[ -n "$NONE" ] && B=2\n')
+    program = (sys.executable, "-c", "import os; print(os.environ['A'])")
+    assert run(render(JobSpec(command=program, env_files=(str(tmp_path / "env"),))), tmp_path).strip() == "1"
+
+
+def test_the_scripts_own_exit_codes_are_nobody_elses() -> None:
+    assert {NO_MODULE, NO_ENV_FILE, WRONG_IMAGE}.isdisjoint(errno.errorcode)
+    assert all(128 + 64 < code < 255 for code in (NO_MODULE, NO_ENV_FILE, WRONG_IMAGE))
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_file_of_variables_that_cant_be_read_ends_the_job_before_its_program(tmp_path: Path, folder: bool) -> None:
+    if folder:
+        (tmp_path / "env").mkdir()
     spec = JobSpec(command=("touch", str(tmp_path / "ran")), env_files=(str(tmp_path / "env"),))
     done = subprocess.run(["/bin/bash", "-c", render(spec)], capture_output=True, text=True)
     assert done.returncode == NO_ENV_FILE

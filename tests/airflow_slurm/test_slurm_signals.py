@@ -19,7 +19,7 @@ from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import QueueRow
-from airflow_slurm.spec import JobSpec
+from airflow_slurm.spec import JobSpec, check_sent
 from local.slurm_cluster import PrivateSlurm
 
 from .faults.helpers import appears, until
@@ -106,7 +106,7 @@ async def test_a_body_that_lets_its_program_wait_in_the_foreground_is_ended_by_t
     file = program.with_name("foreground")
     asked = {"body": f"sh {program} {file}", "mem": "20M", "output": "/dev/null", "time_limit": 1, "signal_lead_s": 50}
     with pytest.raises(InvalidSpec, match="trap"):
-        JobSpec.from_mapping(asked)
+        check_sent(JobSpec.from_mapping(asked))
     await jobs.start("foreground", asked | {"body": f"trap - USR1\nsh {program} {file}"})
     row = await jobs.end("foreground")
     os.kill(int(file.with_suffix(".pid").read_text()), signal.SIGKILL)  # without cgroups Slurm does not find what the shell left behind

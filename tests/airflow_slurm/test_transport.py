@@ -20,6 +20,7 @@ class Files(asyncssh.SFTPServer):
     """Of the folder in ``root``; below ``closed`` nothing may be looked at, and ``gone`` ends the session."""
 
     root: Path
+    closed = 0
 
     def __init__(self, channel: asyncssh.SSHServerChannel) -> None:
         super().__init__(channel, chroot=str(self.root))
@@ -30,7 +31,18 @@ class Files(asyncssh.SFTPServer):
             raise asyncssh.SFTPPermissionDenied("Permission denied")
         if path == b"/gone":
             raise asyncssh.SFTPConnectionLost("Connection lost")
+        if path == b"/stale":
+            raise asyncssh.SFTPFailure("Failure")
         return super().stat(path)
+
+    def read(self, file_obj: object, offset: int, size: int) -> bytes:
+        if file_obj.name.endswith(b"/stale"):  # type: ignore[attr-defined]
+            raise asyncssh.SFTPFailure("Failure")
+        return super().read(file_obj, offset, size)  # type: ignore[return-value]
+
+    def close(self, file_obj: object) -> None:
+        Files.closed += 1
+        super().close(file_obj)
 
     def open(self, path: bytes, pflags: int, attrs: asyncssh.SFTPAttrs) -> object:
         if path.startswith(b"/closed/"):
@@ -66,7 +78,7 @@ async def commands(process: asyncssh.SSHServerProcess[bytes]) -> None:
 
 @pytest.fixture
 async def transport(tmp_path: Path) -> AsyncIterator[SshTransport]:
-    Files.root, Server.connections = tmp_path, 0
+    Files.root, Files.closed, Server.connections = tmp_path, 0, 0
     key = asyncssh.generate_private_key("ssh-ed25519")
     listener = await asyncssh.listen(
         "127.0.0.1", 0, server_factory=Server, server_host_keys=[key], process_factory=commands, sftp_factory=Files, encoding=None
@@ -109,6 +121,20 @@ async def test_an_expected_output_that_may_not_be_looked_at_is_neither_missing_n
     with pytest.raises(OutputUnreadable, match="/closed/done can't be read .* clear the task: its job is kept"):
         await SlurmHook("c1").missing(["/closed/done", "/done"], 0.0)  # type: ignore[misc]
     assert await SlurmHook("c1").missing(["/none", "/done"], 0.0) == {"/none"}  # type: ignore[misc]
+    # A file system in trouble is no refusal: it is looked for later.
+    with pytest.raises(SshUnreachable, match="/stale can't be read over connection 'c1': Failure.$"):
+        await SlurmHook("c1").missing(["/stale", "/done"], 0.0)  # type: ignore[misc]
+    with pytest.raises(OutputUnreadable, match="/closed/done"):
+        await SlurmHook("c1").missing(["/closed/done", "/stale"], 0.0)  # type: ignore[misc]
+
+
+async def test_a_file_that_opens_and_is_not_read_keeps_no_handle(transport: SshTransport, tmp_path: Path) -> None:
+    (tmp_path / "stale").write_text("here")
+    for _ in range(2):
+        with pytest.raises(FileUnreadable, match="/stale"):
+            await transport.read_from("/stale", 0, 10)
+    assert Files.closed == 2
+    assert Server.connections == 1
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

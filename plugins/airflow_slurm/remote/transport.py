@@ -126,7 +126,12 @@ class SshTransport:
             async with self._reading(path) as sftp:
                 # No "async with": leaving it would ask a server that is gone to close the file, and wait.
                 file = await sftp.open(path, "rb")
-                data: bytes = await file.read(limit, offset)
+                try:
+                    data: bytes = await file.read(limit, offset)
+                except asyncssh.SFTPError:
+                    with suppress(asyncssh.SFTPError):
+                        await file.close()  # one handle a look would soon be all that the server gives
+                    raise
                 await file.close()
                 return data
         except asyncssh.SFTPNoSuchFile:
@@ -147,7 +152,9 @@ class SshTransport:
         except (*_BROKEN, TimeoutError) as error:
             if isinstance(error, asyncssh.SFTPError) and not isinstance(error, _SESSION_GONE):
                 # A shared connection is not ended because of one file: all other jobs hang on it.
-                raise FileUnreadable(path, self.conn_id, _words(error)) from error
+                # A server says SFTPFailure of whatever it has no word for: an I/O error, a stale handle, too many open files.
+                refused = isinstance(error, asyncssh.SFTPPermissionDenied)
+                raise FileUnreadable(path, self.conn_id, _words(error), refused=refused) from error
             if self._sftp is sftp:  # not one that somebody else has opened meanwhile
                 self._sftp = None
                 await self._drop(self._connection)

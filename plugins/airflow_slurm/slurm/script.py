@@ -10,9 +10,9 @@ from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.resources import Resources, gpus_of, switches_of
 from airflow_slurm.spec import JobSpec
 
-#: Exit codes of a job that can't load an environment module, or a file of variables. Neither sysexits.h, the shell nor Python ends with one of
-#: them, or with WRONG_IMAGE.
-NO_MODULE, NO_ENV_FILE = 111, 113
+#: Exit codes of a job that can't load an environment module, or a file of variables. Neither sysexits.h, the shell, a signal nor Python ends with
+#: one of them, or with WRONG_IMAGE; nor is it an errno, with which Perl dies.
+NO_MODULE, NO_ENV_FILE = 211, 213
 #: Where the ``module`` function comes from in a shell that is no login shell.
 _MODULE_INIT = "/etc/profile.d/modules.sh /etc/profile.d/lmod.sh /usr/share/lmod/lmod/init/bash /usr/share/modules/init/bash"
 #: Fields and options that every component of a job may have, and those that belong to the job as a whole.
@@ -120,7 +120,9 @@ def _env_file_lines(paths: tuple[str, ...]) -> list[str]:
     for path in paths:
         said = shlex.quote(f"airflow_slurm: the environment file {path} could not be read")
         failed = f"{{ printf '%s\\n' {said} >&2; exit {NO_ENV_FILE}; }}"
-        lines.append(f"set -a; [ -f {shlex.quote(path)} ] && . {shlex.quote(path)} || {failed}; set +a")
+        # What its last command ends with says nothing of whether it could be read.
+        lines.append(f"[ -f {shlex.quote(path)} ] && [ -r {shlex.quote(path)} ] || {failed}")
+        lines.append(f"set -a; . {shlex.quote(path)}; set +a")
     return lines
 
 

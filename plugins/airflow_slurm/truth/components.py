@@ -7,7 +7,7 @@ end without it, Slurm calls the first COMPLETED all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -20,7 +20,8 @@ Row = TypeVar("Row", QueueRow, AccountingRow)
 def as_wholes(rows: Iterable[Row], *, keep: bool = False) -> list[Row]:
     """The rows with a heterogeneous job's first one speaking for all of it: it has succeeded when all its components have.
 
-    A first component that completed while another has not ended is still completing; if another ended badly, that is its end.
+    A first component that completed while another has not ended is still completing; if another ended badly, that is its end. One that the
+    queue shows as completed without any other is left out: the controller forgets each by itself, and accounting knows how they ended.
 
     :param keep: leave the rows of further components in, as they are.
     """
@@ -30,10 +31,16 @@ def as_wholes(rows: Iterable[Row], *, keep: bool = False) -> list[Row]:
         head, _, offset = row.array_id.partition("+")
         if offset not in ("", "0"):
             others.setdefault(head, []).append(row)
+    given = [row for row in given if not _is_alone(row, others)]
     if not others:
         return given
     spoken = [_for_all(row, others.get(row.array_id.partition("+")[0], ())) if row.array_id.endswith("+0") else row for row in given]
     return [row for row in spoken if keep or "+" not in row.array_id or row.array_id.endswith("+0")]
+
+
+def _is_alone(row: QueueRow | AccountingRow, others: Mapping[str, object]) -> bool:
+    completed = isinstance(row, QueueRow) and row.state.info.phase is Phase.SUCCEEDED
+    return completed and row.array_id.endswith("+0") and row.array_id.partition("+")[0] not in others
 
 
 def _for_all(first: Row, others: Sequence[Row]) -> Row:

@@ -161,6 +161,7 @@ async def snapshots(slurm_conn_id: str, hub: Hub) -> AsyncGenerator[Snapshot, No
             # The connection itself can't be read or used as it is written: somebody may be correcting it. And whatever else
             # it is: if this loop ended, Airflow would fail every task that waits here, with its job running on.
             pace.note(False, None)
+            hub.client = None  # closed by now: whoever takes in this look asks nothing more over it
             if not isinstance(error, SlurmError):
                 log.exception("a look at the cluster failed", conn_id=slurm_conn_id)
             yield Snapshot(time.time(), frozenset(job.job_id for job in hub.jobs.values()), trouble=str(error))

@@ -108,6 +108,19 @@ def goes_on(state: Mapping[str, Any], view: JobView, why: str) -> str:
     return f"{view.explained()}: no other task has started within max_wait_s, and those that wait are cancelled"
 
 
+def gives_up(event: dict[str, Any], state: Mapping[str, Any], view: JobView) -> str:
+    """Let go of a job as its trigger's event says, unless it :func:`goes_on`: then what is said of it.
+
+    :param event: is marked once that has begun: another try of it does not take the job's end for a reason to go on.
+    :raises NotEnded: and Unreachable, as :func:`let_go`.
+    """
+    if not event.get("giving_up") and (said := goes_on(state, view, event["status"])):
+        return said
+    event["giving_up"] = True
+    let_go(state)
+    return ""
+
+
 def given_up(view: JobView, why: str) -> JobFailed:
     """The error of a task that does not wait for its job any more; ``why`` is the event of its trigger."""
     if why == "timed_out":

@@ -164,12 +164,15 @@ class _Run:
         if not self.act:
             return [_found("unowned", submission, "its last owner is gone") for submission in over]
         nameless = {self.name_of(s.key, s.n): s.since for s in over if s.receipt is None}
+        findings: list[Finding] = []
         try:
             known = await find_receipts(self.client, nameless)
         except SlurmError as error:
-            return [_found("unreachable", submission, str(error)) for submission in over]
+            # Those whose job is known need no accounting to be found.
+            findings = [_found("unreachable", s, str(error)) for s in over if s.receipt is None]
+            known, over = {}, [s for s in over if s.receipt is not None]
         found = [s if s.receipt is not None else replace(s, receipt=known.get(self.name_of(s.key, s.n))) for s in over]
-        return list(await asyncio.gather(*map(self._end_one, found)))
+        return findings + list(await asyncio.gather(*map(self._end_one, found)))
 
     async def _end_one(self, submission: Submission) -> Finding:
         try:

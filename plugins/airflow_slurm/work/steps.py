@@ -39,7 +39,7 @@ from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.accepted import accepted_before, round_of
-from airflow_slurm.work.earlier import given_up, goes_on, leave_earlier, left_a_log, let_go, settle_hold
+from airflow_slurm.work.earlier import given_up, gives_up, leave_earlier, left_a_log, settle_hold
 from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
 from airflow_slurm.work.left import leave_to_a_person, take_up
@@ -103,7 +103,7 @@ class JobSteps(BaseOperator):
         self._seen = facts_of(request_state, view)
         self.log.info("Slurm: %s", view.describe())
         if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
-            return self._not_waited_for(context, request_state, view, event["status"])
+            return self._not_waited_for(context, event, request_state, view)
         try:
             if event["status"] == ROLLED_BACK:
                 return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
@@ -126,7 +126,7 @@ class JobSteps(BaseOperator):
         return result
 
     def accept_later(self, context: Context, event: Any, ended: dict[str, Any], request_state: dict[str, Any]) -> Any:
-        """Go on with a job that ended while the cluster did not answer. ``ended``: what the trigger said then."""
+        """Go on with a job about which the trigger had something to say (``ended``) while the cluster did not answer."""
         return self.execute_complete(context, ended, request_state)
 
     def on_kill(self) -> None:
@@ -219,7 +219,8 @@ class JobSteps(BaseOperator):
             event = asyncio.run(first_event(trigger))
         except AirflowTaskTimeout:
             # Airflow's alarm rings once: from here on there is the time that a deferred task has for this.
-            return self._not_waited_for(context, state, JobView(state["job_id"], state["cluster"]), "timed_out")
+            view = JobView(state["job_id"], state["cluster"])
+            return self._not_waited_for(context, {"status": "timed_out", "view": view.to_json()}, state, view)
         return self.execute_complete(context, event, state)
 
     def _later(self, context: Context, progress: dict[str, Any], error: SlurmError, max_submit_s: float) -> Any:
@@ -231,9 +232,9 @@ class JobSteps(BaseOperator):
         time.sleep(later.seconds)
         return self._start(context, later.progress)
 
-    def _accept_later(self, context: Context, event: dict[str, Any], state: dict[str, Any], error: Unreachable) -> Any:
+    def _accept_later(self, context: Context, event: dict[str, Any], state: dict[str, Any], error: SlurmError) -> Any:
         later = pause(event.get("later") or {}, ACCEPT_WITHIN_S, error)
-        self.log.warning("The job has ended, and nobody can look at what it made. %s", later)
+        self.log.warning("Nobody can look at the job, or at what it made. %s", later)
         ended = event | {"later": later.progress}
         if self.deferrable:
             kwargs = {"ended": ended, "request_state": state}
@@ -243,8 +244,7 @@ class JobSteps(BaseOperator):
 
     def _again(self, context: Context, state: dict[str, Any], view: JobView, request: Resubmit) -> Any:
         self._close(state, JobEnd("interrupted", request.cause, view=view, closed_by=who(state["owner"])))
-        resubmits = int(state["resubmits"]) + 1
-        if resubmits > int(state["max_resubmits"]):
+        if (resubmits := int(state["resubmits"]) + 1) > int(state["max_resubmits"]):
             raise JobFailed(f"{view.describe()}: interrupted {resubmits} times in one try of the task.", cause=request.cause)
         if request.words:
             self.log.warning("%s", request.words)
@@ -270,12 +270,17 @@ class JobSteps(BaseOperator):
         settle_hold(state, lift=False)
         return result
 
-    def _not_waited_for(self, context: Context, state: dict[str, Any], view: JobView, why: str) -> Any:
-        if said := goes_on(state, view, why):
-            self.log.info("Slurm: %s: waiting on.", said)
-            return self._start(context, {"resubmits": state["resubmits"]})
-        let_go(state)
-        raise given_up(view, why)
+    def _not_waited_for(self, context: Context, event: dict[str, Any], state: dict[str, Any], view: JobView) -> Any:
+        try:
+            said = gives_up(event, state, view)
+        except LoginRefused:
+            raise
+        except (Unreachable, UnreadableAnswer) as error:
+            return self._accept_later(context, event, state, error)
+        if not said:
+            raise given_up(view, event["status"])
+        self.log.info("Slurm: %s: waiting on.", said)
+        return self._start(context, {"resubmits": state["resubmits"]})
 
     def _taken(self, context: Context, state: dict[str, Any], view: JobView, *, known: bool) -> Any:
         """What the subclass makes of the end; a job that is forgotten, and is not done, is sent again unless it had started."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import SlurmError, Unreachable, UnreadableAnswer
 from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.remote.client import NAMES_A_COMMAND, SlurmClient
 from airflow_slurm.slurm.states import Phase
@@ -134,11 +134,24 @@ async def give_up(
 
 
 async def _wait(client: SlurmClient, receipt: Receipt, since: float, total_s: float, pause_s: float) -> JobView:
-    """Look until it has ended or the time is over, ever less often: a program that saves a large state takes minutes."""
-    began = time.monotonic()
-    view = await look(client, receipt, since, pause_s=pause_s)
-    while not view.ended and (left := began + total_s - time.monotonic()) > 0.0:
+    """Look until it has ended or the time is over, ever less often: a program that saves a large state takes minutes.
+
+    One look that fails ends nothing: it is shared by all that are being ended, which would begin anew with their signal.
+
+    :raises Unreachable: if the last look failed.
+    """
+    deadline = time.monotonic() + total_s
+    view: JobView | None = None
+    while True:
+        try:
+            view, trouble = await look(client, receipt, since, view, pause_s=pause_s), None
+        except (Unreachable, UnreadableAnswer) as error:
+            trouble = error
+        left = deadline - time.monotonic()
+        if left <= 0.0 or (trouble is None and view is not None and view.ended):
+            break
         pause = min(max(pause_s, (total_s - left) / LOOKS_LATER), LONGEST_PAUSE_S)
         await asyncio.sleep(min(pause, max(0.05, left)))
-        view = await look(client, receipt, since, view, pause_s=pause_s)
+    if trouble is not None or view is None:
+        raise trouble or NotEnded(f"Nobody looked at job {receipt.job_id}.")
     return view

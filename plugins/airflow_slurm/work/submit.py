@@ -19,6 +19,7 @@ from airflow_slurm.errors import (
     AccountingDisabled,
     AnswerLost,
     CommandRefused,
+    InvalidSpec,
     SubmissionUncertain,
     SubmitRefused,
     Unreachable,
@@ -28,7 +29,7 @@ from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, 
 from airflow_slurm.remote.client import Queued, SlurmClient
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase
-from airflow_slurm.spec import JobSpec
+from airflow_slurm.spec import JobSpec, check_sent
 from airflow_slurm.truth.arrays import whole_jobs
 from airflow_slurm.work.stop import DEFAULT_STOP, StopPolicy, end_submission
 
@@ -100,7 +101,7 @@ async def submit(
 
     :param nothing_sent: the caller knows that the last try of this very submission ended before anything was queued
         (as after :class:`SubmitBusy`), so that one look by name is enough.
-    :raises SubmitRefused: for good; the submission is closed. :raises SubmitBusy: for now; call again later.
+    :raises SubmitRefused: for good; the submission is closed. :raises InvalidSpec: as well. :raises SubmitBusy: for now; call again later.
     :raises SubmissionUncertain: neither sent nor found, since nobody could be asked; call again later.
     :raises Unreachable: nothing was sent; call again later.
     """
@@ -147,9 +148,11 @@ async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Clai
 async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Queued:
     name, spec = work.name_for(claim.n), work.spec_for(claim.n)
     try:
+        check_sent(spec)
         await client.check_possible(spec)
-    except SubmitRefused as error:
-        await asyncio.to_thread(store.close, work.key, claim.n, JobEnd("failed", "impossible", str(error), closed_by="submission"))
+    except (InvalidSpec, SubmitRefused) as error:
+        cause = "impossible" if isinstance(error, SubmitRefused) else "invalid"
+        await asyncio.to_thread(store.close, work.key, claim.n, JobEnd("failed", cause, str(error), closed_by="submission"))
         raise
     await asyncio.to_thread(work.stage_in, claim.n)
     for _ in range(look_up.sends):
