@@ -161,8 +161,9 @@ async def test_the_tasks_of_an_array_that_were_unknown_have_been_so_since_then(w
 
 async def test_the_tasks_of_an_array_count_only_watched_time_too(wait: Wait) -> None:
     array = replace(wait, array="0-1", log_path=None)
-    for at in (1000.0, 1200.0, 90000.0):
-        assert await follower(array).look(Snapshot(at, frozenset({"7"}), {}, {})) is None
+    first, second = follower(array), follower(array)
+    for watching, at in ((first, 1000.0), (first, 1200.0), (second, 90000.0)):
+        assert await watching.look(Snapshot(at, frozenset({"7"}), {}, {})) is None
 
 
 async def test_where_all_of_the_output_is_is_said_at_start_and_end(wait: Wait, tmp_path: Path) -> None:
