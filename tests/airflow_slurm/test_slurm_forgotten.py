@@ -45,7 +45,7 @@ async def test_what_never_ran_is_forgotten_and_nothing_else(
     job_id = done.receipt.job_id
     wait = Wait(
         key, done.n, job_id, done.receipt.job_name, done.since, OWNER, "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)},
-        submitted_at=done.receipt.submitted_at, queued_at=done.receipt.queued_at, array=array,
+        submitted_at=done.receipt.submitted_at, queued_at=done.receipt.queued_at, array=array, hold_grace_s=0.0,
     )  # fmt: skip
     follower = follower_of(wait, Hub(client=client), structlog.get_logger())
     assert await follower.look(await take_snapshot(client, [follower.watched])) is None
