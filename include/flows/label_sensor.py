@@ -221,10 +221,11 @@ class LabelSensor(BaseOperator):
         return self.defer(trigger=trigger, method_name="resume")
 
     def _nothing_new(self, before: "Recorded | None", now: "Snapshot", again: "Sequence[Again]") -> bool:
-        """Whether this run is for new labels alone, and none is new, of this batch or an earlier one."""
+        """Whether this run is for new labels alone, and none is new, of this batch or an earlier one, and no earlier one is left out since."""
         if not self.new_only or self.run["ask_again"] or before is None:
             return False
-        return before.digest == now.digest and all(one.unchanged for one in again)
+        used = {one["batch_id"] for one in recorded(before.run_id, before.name)}
+        return before.digest == now.digest and all(one.unchanged for one in again) and used <= {one.recorded.name for one in again}
 
     def resume(self, context: Context, event: Mapping[str, Any]) -> Any:
         if event["status"] == "never":
