@@ -170,12 +170,12 @@ def test_a_batch_whose_answers_or_prompts_were_erased_is_left_out_and_said_to_be
     services.store().remove(RunDir(key).attempt(ONE))
     with pytest.raises(FlowError, match=f"earlier batch {batch['batch_id']} .* no longer in the store"):
         waited(assistant, now, "manual__gone")
-    services.catalog().erasures.erase([done.outputs["candidates"].digest], "steward", "asked for by a person")
+    services.catalog().erasures.erase([done.outputs["candidates"].digest], "steward", "asked for by a person", "request-1")
     assert "earlier" not in waited(assistant, now, "manual__3", new_only=True), "what was learnt from and is erased is a change"
     with pytest.raises(AirflowSkipException, match="no new input"):
         waited(assistant, now, "manual__4", new_only=True)
     assert f"{batch['batch_id']} is left out: its answers were erased by steward" in capsys.readouterr().out
-    services.catalog().erasures.erase([datasets["preference_prompts"]["artifact"]], "steward", "asked for by a person")
+    services.catalog().erasures.erase([datasets["preference_prompts"]["artifact"]], "steward", "asked for by a person", "request-1")
     assert earlier_batches.earlier_batches("assistant", "another", 5, "manual__5") == []
     assert f"{now['batch_id']} is left out: its prompts were erased" in capsys.readouterr().out
 
