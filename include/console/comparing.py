@@ -27,18 +27,13 @@ def compare(opened: "Catalog", runs: Sequence["Request"]) -> dict[str, Any]:
 
 
 def _parameters(opened: "Catalog", run: "Request") -> dict[str, Any]:
+    from include.stores.catalog.compare import flat
+
     asked, config = run.body["asked"], run.body["config"]
-    settings = _flat(config["body"][asked["type"]])
+    settings = flat(config["body"][asked["type"]])
     planned = opened.runs.get(run.body["key"])
     pins = {name: getattr(planned.spec, name) for name in _PINS} if planned else {}
     return {**asked, "configDigest": config["digest"], **settings, **pins}
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in values.items():
-        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return out
 
 
 def _metrics(opened: "Catalog", runs: Sequence["Request"]) -> dict[str, dict[str, float | None]]:

@@ -98,13 +98,13 @@ def _without_repetitions(drafts: list[Draft], rows: str, plan: BuildPlan, droppe
 
 
 def _clean_and_masked(draft: Draft, plan: BuildPlan, out: Filtered) -> Draft | None:
-    if plan.suppressed(draft.subject_ref, prompt_id_of(draft.messages, draft.tools)):
+    if _erased(draft, plan):
         out.dropped.add("erased", place(draft))  # without a copy of it among what is set aside
         return None
     reason = unclean(draft, plan.clean)
     if reason is None:
         draft, found = mask(draft, plan.pii)
-        if plan.suppressed(None, prompt_id_of(draft.messages, draft.tools)):
+        if _erased(draft, plan):
             out.dropped.add("erased", place(draft))
             return None
         if draft.pii in ("none", "masked"):
@@ -114,6 +114,10 @@ def _clean_and_masked(draft: Draft, plan: BuildPlan, out: Filtered) -> Draft | N
     out.quarantined.append(Quarantined(draft.source, draft.line, reason, _raw(draft)))
     out.dropped.add(reason.split(":")[0] if reason.startswith("personal data") else "unclean", place(draft))
     return None
+
+
+def _erased(draft: Draft, plan: BuildPlan) -> bool:
+    return plan.suppressed is not None and plan.suppressed(draft.subject_ref, prompt_id_of(draft.messages, draft.tools))
 
 
 def _raw(draft: Draft) -> str:

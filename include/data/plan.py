@@ -38,11 +38,6 @@ class SourcePlan:
             raise DataError(f"source {self.source.name}: mapping {self.mapping!r} is none of {', '.join(MAPPINGS)}")
 
 
-def never(subject_ref: str | None, prompt_id: str | None) -> bool:
-    """Nobody has to stay out."""
-    return False
-
-
 @dataclass(frozen=True)
 class BuildPlan:
     """Everything that decides which datasets come out.
@@ -64,8 +59,9 @@ class BuildPlan:
     max_pairs_per_prompt: int = 4
     verifier_version: str = "1"
     preference_sides: tuple[str, ...] = PROMPT_SIDES
-    suppressed: Callable[[str | None, str | None], bool] = never
-    """(subject_ref, prompt_id) → whether that person or prompt was erased and must stay out; not part of the policy's version."""
+    suppressed: Callable[[str | None, str | None], bool] | None = None
+    """(subject_ref, prompt_id) → whether that person or prompt was erased and must stay out; None where nobody ever was. Not part of the
+    policy's version."""
 
     def __post_init__(self) -> None:
         names = [item.source.name for item in self.sources]

@@ -16,9 +16,9 @@ from include.domain.canonical import digest
 from include.domain.layout import RunDir, dataset_dir
 from include.domain.manifest import MANIFEST
 from include.flows import services
+from include.flows.data_tasks import ref_of
 from include.flows.errors import FlowError
 from include.flows.preference_tasks import local_dataset
-from include.stages.refs import DatasetRef
 
 if TYPE_CHECKING:
     from include.stores.catalog.datasets import DatasetVersion
@@ -176,8 +176,7 @@ def _all_prompts(versions: Sequence["DatasetVersion"], what: str) -> Iterator[Ma
 
     for number, version in enumerate(versions, 1):
         print(f"Reading {version.name} for {what} ({number} of {len(versions)})")
-        counts = dict(version.info.get("counts") or {})
-        folder = local_dataset(DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact, counts).to_json())
+        folder = local_dataset(ref_of(version))
         for side in SIDES:
             for row in iter_rows(folder, side):
                 yield row.record if "prompt_id" in row.record else row.record["prompt"]

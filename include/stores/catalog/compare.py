@@ -67,14 +67,15 @@ def _setups(tree: Node) -> dict[str, dict[str, Any]]:
     for node in tree.walk():
         for production in node.made:
             if production.stage is not None and production.committed:
-                found.setdefault(production.stage, {**_flat(production.config), **production.pins})
+                found.setdefault(production.stage, {**flat(production.config), **production.pins})
     return found
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings as one level: ``optimiser.betas`` → value."""
     out: dict[str, Any] = {}
     for name, value in values.items():
-        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        out |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return out
 
 
