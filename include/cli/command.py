@@ -44,15 +44,3 @@ def mounted_store() -> "ArtifactStore":
     if not Path(root).is_dir():
         raise AlignmentError(f"ALIGN_STORE_ROOT ({root or 'not set'}) is not a folder here: do this where the store is mounted")
     return ArtifactStore(fsspec.filesystem("file"), root)
-
-
-def full_ref(catalog: "Catalog", ref: str) -> str:
-    """`ref` with a bare alias, such as ``champion``, completed where only one name has one."""
-    from include.stores.catalog.ledger import ALIASES
-
-    if ref not in ALIASES:
-        return ref
-    names = [name for name in catalog.ledger.names() if catalog.ledger.aliases(name)[ref]]
-    if len(names) != 1:
-        raise AlignmentError(f"{ref} of which name? {', '.join(names) or 'no name has one yet'}")
-    return f"{ref}:{names[0]}"

@@ -5,7 +5,7 @@ import getpass
 import os
 from typing import Any
 
-from include.cli.command import REFS, command, full_ref, open_catalog
+from include.cli.command import REFS, command, open_catalog
 
 
 def add_to(commands: Any) -> None:
@@ -41,7 +41,7 @@ def _taint(options: argparse.Namespace) -> int:
     from include.stores.catalog.render import render_impact
 
     catalog = open_catalog()
-    ref = catalog.lineage.node_of(full_ref(catalog, options.ref))
+    ref = catalog.lineage.node_of(catalog.ledger.full_ref(options.ref))
     new = catalog.releases.taint(ref, options.why, _who(options))
     print(f"{ref} is tainted{'' if new else ' since before; the reason given then stands'}\n")
     print(render_impact(catalog.lineage.impact(ref)))

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.cli.command import REFS, command, full_ref, mounted_store, open_catalog
+from include.cli.command import REFS, command, mounted_store, open_catalog
 from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _weights_of(catalog: "Catalog", digest: str) -> str:
 
 def _pull(options: argparse.Namespace) -> int:
     catalog = open_catalog()
-    weights = _weights_of(catalog, catalog.lineage.resolve(full_ref(catalog, options.ref)))
+    weights = _weights_of(catalog, catalog.lineage.resolve(catalog.ledger.full_ref(options.ref)))
     store = mounted_store()
     where = next((place for place in catalog.artifacts.locations(weights)), None)
     if where is None:

@@ -4,7 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from include.cli.command import REFS, command, full_ref, open_catalog
+from include.cli.command import REFS, command, open_catalog
 from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def _lineage(options: argparse.Namespace) -> int:
     from include.stores.catalog.render import render_node
 
     catalog = open_catalog()
-    node = catalog.lineage.trace(full_ref(catalog, options.ref))
+    node = catalog.lineage.trace(catalog.ledger.full_ref(options.ref))
     print(json.dumps(node.to_json(), indent=1, ensure_ascii=False) if options.json else render_node(node, every_writing=options.all))
     return 0
 
@@ -38,7 +38,7 @@ def _impact(options: argparse.Namespace) -> int:
     from include.stores.catalog.render import render_impact
 
     catalog = open_catalog()
-    found = catalog.lineage.impact(full_ref(catalog, options.ref))
+    found = catalog.lineage.impact(catalog.ledger.full_ref(options.ref))
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_impact(found))
     return 0
 
@@ -47,7 +47,7 @@ def _cost(options: argparse.Namespace) -> int:
     from include.stores.catalog.cost import render_cost
 
     catalog = open_catalog()
-    found = catalog.costs.of(full_ref(catalog, options.ref))
+    found = catalog.costs.of(catalog.ledger.full_ref(options.ref))
     print(json.dumps(found.to_json(), indent=1) if options.json else render_cost(found))
     return 0
 
@@ -56,7 +56,7 @@ def _compare(options: argparse.Namespace) -> int:
     from include.stores.catalog.compare import compare, render_comparison
 
     catalog = open_catalog()
-    found = compare(catalog, full_ref(catalog, options.ref), full_ref(catalog, options.other))
+    found = compare(catalog, catalog.ledger.full_ref(options.ref), catalog.ledger.full_ref(options.other))
     print(json.dumps(found.to_json(), indent=1, ensure_ascii=False) if options.json else render_comparison(found))
     return 0
 
@@ -81,7 +81,7 @@ def _deployment_of(catalog: "Catalog", ref: str) -> str:
     dossier = catalog.releases.asked_in(ref)
     if dossier is not None:
         return str(catalog.releases.dossier(dossier).deployment)
-    return str(catalog.lineage.resolve(full_ref(catalog, ref)))
+    return str(catalog.lineage.resolve(catalog.ledger.full_ref(ref)))
 
 
 def _ledger(options: argparse.Namespace) -> int:

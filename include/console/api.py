@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from include.console import rights
-from include.console.reading import catalog, full_ref, ledger_rows, releases
+from include.console.reading import catalog, ledger_rows, releases
 
 router = APIRouter(prefix="/v1")
 
@@ -14,7 +14,7 @@ router = APIRouter(prefix="/v1")
 def lineage(ref: str) -> dict[str, Any]:
     """The tree behind `ref`: a digest, champion:NAME, dataset:ID@3, deployment:DIGEST."""
     opened = catalog()
-    tree: dict[str, Any] = opened.lineage.trace(full_ref(opened, ref)).to_json()
+    tree: dict[str, Any] = opened.lineage.trace(opened.ledger.full_ref(ref)).to_json()
     return tree
 
 
@@ -22,7 +22,7 @@ def lineage(ref: str) -> dict[str, Any]:
 def impact(ref: str) -> dict[str, Any]:
     """Everything that came from `ref`, which may also be label:ID or batch:ID."""
     opened = catalog()
-    found: dict[str, Any] = opened.lineage.impact(full_ref(opened, ref)).to_json()
+    found: dict[str, Any] = opened.lineage.impact(opened.ledger.full_ref(ref)).to_json()
     return found
 
 
@@ -30,7 +30,7 @@ def impact(ref: str) -> dict[str, Any]:
 def cost(ref: str) -> dict[str, Any]:
     """Job and GPU seconds of every stage run that `ref` came from, of all attempts and of those before the last."""
     opened = catalog()
-    found: dict[str, Any] = opened.costs.of(full_ref(opened, ref)).to_json()
+    found: dict[str, Any] = opened.costs.of(opened.ledger.full_ref(ref)).to_json()
     return found
 
 
@@ -40,7 +40,7 @@ def compare(ref: str, other: str) -> dict[str, Any]:
     from include.stores.catalog.compare import compare
 
     opened = catalog()
-    found: dict[str, Any] = compare(opened, full_ref(opened, ref), full_ref(opened, other)).to_json()
+    found: dict[str, Any] = compare(opened, opened.ledger.full_ref(ref), opened.ledger.full_ref(other)).to_json()
     return found
 
 

@@ -11,7 +11,7 @@ from fastapi.templating import Jinja2Templates
 
 from include.console import rights
 from include.console.errors import status_of
-from include.console.reading import catalog, full_ref, has_pages, ledger_rows, releases, validation_file
+from include.console.reading import catalog, has_pages, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
 from include.gates.render import table
 from include.gates.results import report_from
@@ -64,7 +64,7 @@ def lineage(request: Request, ref: str = "", every: bool = False) -> HTMLRespons
         "Lineage",
         "lineage",
         ref,
-        lambda: render_node(opened.lineage.trace(full_ref(opened, ref or "champion")), every_writing=every),
+        lambda: render_node(opened.lineage.trace(opened.ledger.full_ref(ref or "champion")), every_writing=every),
     )
 
 
@@ -73,7 +73,7 @@ def impact(request: Request, ref: str = "") -> HTMLResponse:
     from include.stores.catalog.render import render_impact
 
     opened = catalog()
-    return _tree(request, "Impact", "impact", ref, lambda: render_impact(opened.lineage.impact(full_ref(opened, ref))) if ref else "")
+    return _tree(request, "Impact", "impact", ref, lambda: render_impact(opened.lineage.impact(opened.ledger.full_ref(ref))) if ref else "")
 
 
 @router.get("/compare")
@@ -84,7 +84,7 @@ def compare(request: Request, ref: str = "", other: str = "") -> HTMLResponse:
     opened = catalog()
 
     def text() -> str:
-        return render_comparison(compare(opened, full_ref(opened, ref), full_ref(opened, other))) if ref and other else ""
+        return render_comparison(compare(opened, opened.ledger.full_ref(ref), opened.ledger.full_ref(other))) if ref and other else ""
 
     return _tree(request, "Compare", "compare", ref, text, other=other)
 

@@ -21,27 +21,10 @@ def catalog() -> "Catalog":
     return Catalog.open(url)
 
 
-def names(opened: "Catalog") -> list[str]:
-    """Every name with a row of its own in the ledger."""
-    return sorted({entry.name for entry in opened.ledger.entries() if entry.name})
-
-
-def full_ref(opened: "Catalog", ref: str) -> str:
-    """`ref`, with a bare ``champion`` completed where only one name has one."""
-    from include.stores.errors import NotFound
-
-    if ref != "champion":
-        return ref
-    found = [name for name in names(opened) if opened.ledger.champion(name)]
-    if len(found) != 1:
-        raise NotFound(f"champion of which name? {', '.join(found) or 'none is released yet'}")
-    return f"champion:{found[0]}"
-
-
 def releases(opened: "Catalog") -> list[dict[str, Any]]:
     """Of each name its aliases, and why they are tainted where they are."""
     found = []
-    for name in names(opened):
+    for name in opened.ledger.names():
         aliases = opened.ledger.aliases(name)
         tainted = {alias: why for alias, digest in aliases.items() if digest and (why := opened.releases.tainted(digest))}
         found.append({"name": name, "aliases": aliases, "tainted": tainted})

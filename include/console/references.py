@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from include.console.run_body import FieldRefused, Unusable
 from include.settings.catalogue import recipe
@@ -12,7 +12,6 @@ from include.stages.refs import DatasetRef, StageResult
 
 if TYPE_CHECKING:
     from include.stores.catalog import Catalog
-    from include.stores.catalog.datasets import DatasetVersion
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 _VERSIONED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)@v?([0-9]{1,9})\Z")
@@ -111,12 +110,7 @@ def dataset(opened: "Catalog", field: str, reference: str, rows: str, project: s
         raise FieldRefused(field, f"{found.name} holds rows of kind {found.row_kind}; {rows} is needed here")
     if not found.dataset_id.startswith(f"{project}-"):
         raise FieldRefused(field, f"{found.name} is not of project {project}, whose hold-out the configuration measures on")
-    return dataset_ref(found)
-
-
-def dataset_ref(found: "DatasetVersion") -> DatasetRef:
-    counts: Any = found.info.get("counts", {})
-    return DatasetRef(found.dataset_id, found.version, found.content_hash, found.artifact, dict(counts))
+    return DatasetRef.of(found, counted=True)
 
 
 def reward_model(opened: "Catalog", wanted: str | None, sft: Checkpoint, *, gate_required: bool) -> Checkpoint:

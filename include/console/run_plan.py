@@ -8,6 +8,7 @@ from include.console.run_body import FieldRefused, RunBody
 from include.settings.catalogue import cluster, versioned
 from include.settings.recipes import Recipe
 from include.stages.errors import StageError
+from include.stages.refs import DatasetRef
 
 if TYPE_CHECKING:
     from include.stores.catalog import Catalog
@@ -86,10 +87,10 @@ def _datasets(opened: "Catalog", recipe: Recipe, sft: references.Checkpoint) -> 
         if newest is None:
             words = f"{recipe.reference} measures on {recipe.data.project}-{name}, which is not in the catalog: run build_dataset"
             raise FieldRefused("config", words)
-        found[name] = references.dataset_ref(newest).to_json()
+        found[name] = DatasetRef.of(newest, counted=True).to_json()
     for name in (name for name in sft.inputs if name.startswith("demonstrations")):  # of a mixture, more than one
         for version in opened.datasets.by_hash(sft.inputs[name])[:1]:
-            found[name] = references.dataset_ref(version).to_json()
+            found[name] = DatasetRef.of(version, counted=True).to_json()
     return found
 
 

@@ -68,7 +68,7 @@ def data_behind(weights: Iterable[str]) -> dict[str, Json]:
     for version in versions:
         if not store.exists(f"{dataset_dir(version.content_hash)}/{MANIFEST}"):
             say_and_skip(f"{NotDone.NOT_EVALUABLE}: {version.name}, which was trained on, is gone: take the suite of then")
-    return {version.name: _ref(version) for version in versions}
+    return {version.name: DatasetRef.of(version).to_json() for version in versions}
 
 
 def release_evaluation(deployment: str) -> RunSpec:
@@ -120,17 +120,17 @@ def _suites(reference: str, spec: RunSpec, which: str, prefix: str) -> dict[str,
     if which == "then":
         hashes = {name.removeprefix("suite_"): value for name, value in spec.inputs.items() if name.startswith("suite_")}
         found = {name: datasets.by_hash(value)[0] for name, value in hashes.items()}
-        return {"suites": {name: _ref(version) for name, version in found.items()}, "suite_settings": dict(spec.config["suites"])}
+        return {
+            "suites": {name: DatasetRef.of(version).to_json() for name, version in found.items()},
+            "suite_settings": dict(spec.config["suites"]),
+        }
     today = versioned("suites", reference)["suites"]
-    newest = {name: datasets.latest(prefix + item["dataset"]) for name, item in today.items()}
-    if missing := [name for name, version in newest.items() if version is None]:
+    latest = {name: datasets.latest(prefix + item["dataset"]) for name, item in today.items()}
+    newest = {name: version for name, version in latest.items() if version is not None}
+    if missing := sorted(set(latest) - set(newest)):
         raise FlowError(f"suites {', '.join(missing)} have no version yet: run build_dataset")
     settings = {name: {k: v for k, v in item.items() if k != "dataset"} for name, item in today.items()}
-    return {"suites": {name: _ref(version) for name, version in newest.items()}, "suite_settings": settings}
-
-
-def _ref(version: Any) -> dict[str, Any]:
-    return DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact).to_json()
+    return {"suites": {name: DatasetRef.of(version).to_json() for name, version in newest.items()}, "suite_settings": settings}
 
 
 def judge_champion(chosen: Json, measured: Json) -> dict[str, Any]:

@@ -137,8 +137,7 @@ def held_out_before(project: str) -> list[Path]:
 
 def ref_of(version: "DatasetVersion") -> dict[str, Any]:
     """A version of the catalog as tasks hand it on."""
-    counts = dict(version.info["counts"])
-    return DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact, counts).to_json()
+    return DatasetRef.of(version, counted=True).to_json()
 
 
 def awaited_exports(run: Json) -> list[dict[str, Any]]:

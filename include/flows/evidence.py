@@ -23,8 +23,7 @@ def learnt_from(*results: Json) -> dict[str, Json]:
             continue
         for name, value in sorted(run.spec.inputs.items()):
             for version in catalog.datasets.by_hash(value)[:1]:
-                ref = DatasetRef(version.dataset_id, version.version, version.content_hash, version.artifact)
-                found[f"{name} of {run.spec.stage}"] = ref.to_json()
+                found[f"{name} of {run.spec.stage}"] = DatasetRef.of(version).to_json()
     return found
 
 

@@ -41,8 +41,7 @@ def _sft(bench: Bench, run: Json, given: Json) -> Plan:
 
 def _in_catalog(name: str) -> DatasetRef:
     """The data set version `name` (id@3) as the catalog knows it."""
-    found = services.catalog().datasets.resolve(name)
-    return DatasetRef(found.dataset_id, found.version, found.content_hash, found.artifact)
+    return DatasetRef.of(services.catalog().datasets.resolve(name))
 
 
 def _generate(bench: Bench, run: Json, given: Json) -> Plan:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from include.domain.canonical import check_digest
 from include.domain.members import members_among
@@ -35,6 +35,21 @@ class ModelRef(_Ref):
             check_digest(getattr(self, name), f"{self.kind}.{name}")
 
 
+class _Version(Protocol):
+    """A data set version as the catalog gives it."""
+
+    @property
+    def dataset_id(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def content_hash(self) -> str: ...
+    @property
+    def artifact(self) -> str: ...
+    @property
+    def info(self) -> Mapping[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class DatasetRef(_Ref):
     """A dataset version: `content_hash` is its identity, `artifact` guards the transport of its bytes."""
@@ -44,6 +59,12 @@ class DatasetRef(_Ref):
     content_hash: str
     artifact: str
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, found: _Version, *, counted: bool = False) -> Self:
+        """The reference of a version of the catalog; `counted`: with its rows by split, which planning looks at."""
+        counts = dict(found.info.get("counts", {})) if counted else {}
+        return cls(found.dataset_id, found.version, found.content_hash, found.artifact, counts)
 
     def __str__(self) -> str:
         return f"{self.dataset_id}@v{self.version}"

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from include.domain.canonical import digest
 from include.stores.catalog.database import Database, stamp
 from include.stores.catalog.tables_evidence import ledger
-from include.stores.errors import LedgerBroken, StoreError
+from include.stores.errors import LedgerBroken, NotFound, StoreError
 
 GENESIS = digest("ledger", {"genesis": True})
 """What the first row names as the hash before it."""
@@ -215,6 +215,15 @@ class Ledger:
         """What the registry's aliases have to say: alias → deployment or None."""
         entries = self.history(name)
         return {alias: given_to(entries) for alias, given_to in ALIASES.items()}
+
+    def full_ref(self, ref: str) -> str:
+        """`ref` with a bare alias, such as ``champion``, completed where only one name has one; raises NotFound where none or several have."""
+        if ref not in ALIASES:
+            return ref
+        names = [name for name in self.names() if self.aliases(name)[ref]]
+        if len(names) != 1:
+            raise NotFound(f"{ref} of which name? {', '.join(names) or 'no name has one yet'}")
+        return f"{ref}:{names[0]}"
 
     def names(self) -> list[str]:
         """Every model name that the ledger knows."""
