@@ -244,7 +244,20 @@ class RewardModelSettings(OptimiserSettings, DimensionSettings):
 class DpoSettings(OptimiserSettings):
     beta: float = identity(0.1, gt=0)
     loss: Literal[
-        "sigmoid", "ipo", "robust", "hinge", "apo_zero", "apo_down", "sigmoid_norm", "exo_pair", "nca_pair", "sppo_hard", "simpo", "orpo"
+        "sigmoid",
+        "ipo",
+        "robust",
+        "hinge",
+        "apo_zero",
+        "apo_down",
+        "sigmoid_norm",
+        "exo_pair",
+        "nca_pair",
+        "sppo_hard",
+        "simpo",
+        "orpo",
+        "bco_pair",
+        "kto",
     ] = identity("sigmoid")
     label_smoothing: float = identity(0.0, ge=0, lt=0.5)
     max_identical_share: float = identity(0.2, ge=0, le=1)
@@ -256,8 +269,17 @@ class DpoSettings(OptimiserSettings):
     nll_weight: float = added_identity(0.0, ge=0)
     simpo_gamma: float = added_identity(0.0, ge=0)
     """The margin that the loss `simpo` asks for."""
+    desirable_weight: float = added_identity(1.0, gt=0)
+    """Of the loss `kto` alone, as the next: what a chosen answer's part of it weighs."""
+    undesirable_weight: float = added_identity(1.0, gt=0)
     guards: LearningGuardSettings = added_identity(LearningGuardSettings())
     lora: LoraSettings | None = added_identity(None)
+
+    @model_validator(mode="after")
+    def _weights_of_kto(self) -> "DpoSettings":
+        if (self.desirable_weight, self.undesirable_weight) != (1.0, 1.0) and self.loss != "kto":
+            raise ValueError(f"desirable_weight and undesirable_weight belong to loss kto, this recipe has {self.loss}")
+        return self
 
 
 class EvaluationSettings(StageSettings):

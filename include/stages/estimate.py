@@ -105,7 +105,11 @@ def _trained(stage: str, recipe: Recipe, shape: Shape, hardware: Hardware) -> St
     doubled = Layout(**{**vars(layout), "rows": sides * layout.rows})
     parts = memory.training(shape, doubled)
     if stage == "dpo":
-        seconds["reference"] = hardware.seconds(FORWARD * shape.parameters * tokens, settings.precision)
+        mismatched = recipe.dpo.loss == "kto"  # each pair's prompt once more, before the answers of another
+        forward = hardware.seconds(FORWARD * shape.parameters * tokens, settings.precision)
+        seconds["reference"] = (2 if mismatched else 1) * forward
+        if mismatched:
+            seconds["reference point"] = forward
     if stage == "reward_model":
         parts["logits"] = 0.0
     steps = settings.steps * members

@@ -28,6 +28,7 @@ from include.training.model_checks import check_frozen, check_trained
 from include.training.model_io import load_causal_lm, load_tokenizer
 from include.training.pairs.log_probs import Distance, PairSums, all_sums, reference_key, sums_of
 from include.training.pairs.losses import DPO_LOSSES, DpoObjective, PairLogProbs
+from include.training.pairs.mismatched import mismatched_side, moved, reference_point, unbalanced, with_mismatched
 from include.training.pairs.reference_cache import ReferenceCache
 from include.training.pairs.rows import PairsError, TokenPair, encoder, pairs_of, prompts_of, texts_of
 from include.training.pairs.tensors import PairTokens, by_length, lay_out
@@ -38,6 +39,7 @@ from include.training.scoring import AnswerScorer
 CONFIG_KEYS = (
     *("steps", "global_batch", "warmup_steps", "schedule", "max_length", "beta", "loss", "label_smoothing", "max_identical_share"),
     *("eval_pairs", "eval_rows", "eval_max_new_tokens", "allow_early_stop", "nll_weight", "simpo_gamma", "guards", "lora"),
+    *("desirable_weight", "undesirable_weight"),
     *ENGINE_KEYS,
 )
 OWN_SHARE_WARNING = 0.5
@@ -47,11 +49,12 @@ SIDES = ("train", "validation")
 
 @dataclass(frozen=True)
 class Totals:
-    """Of the whole step: pairs, their weights' sum, and the chosen answers' tokens."""
+    """Of the whole step: pairs, their weights' sum, the chosen answers' tokens, and kto's reference point."""
 
     pairs: int
     weight: float
     chosen_tokens: float
+    reference_point: float
 
 
 class DpoTrainer:
@@ -60,7 +63,6 @@ class DpoTrainer:
     def __init__(self, job: Job, engine: Engine, pairs: Mapping[str, Sequence[TokenPair]], pad_id: int) -> None:
         self.job = job
         self.engine = engine
-        self.pairs = pairs
         self.pad_id = pad_id
         self.objective = DpoObjective(
             job.config.number("beta"),
@@ -68,11 +70,14 @@ class DpoTrainer:
             job.config.number("label_smoothing", 0.0),
             job.config.number("nll_weight", 0.0),
             job.config.number("simpo_gamma", 0.0),
+            job.config.number("desirable_weight", 1.0),
+            job.config.number("undesirable_weight", 1.0),
         )
+        self.pairs = with_mismatched(pairs, job.config.positive("max_length")) if self.objective.has_reference_point else pairs
         self.global_batch = job.config.positive("global_batch")
         self.micro_batch = job.settings.positive("micro_batch", self.global_batch)
         self.schedule = ScheduleSettings.of(job.config, job.config.positive("steps"))
-        self.key = reference_key(job, [pairs[side] for side in SIDES])
+        self.key = reference_key(job, list(self.pairs.values()))
         self.cache = ReferenceCache.of(job, self.key, self.micro_batch, engine.device)
         self.reference: dict[str, PairSums] = {}
         self.guards = LearningGuards(LearningLimits.of(job.config))
@@ -80,25 +85,36 @@ class DpoTrainer:
     def train_step(self, step: int) -> StepResult:
         if not self.reference:
             self.make_reference()
-        self.engine.train()
         chosen = rows_at(step, self.global_batch, len(self.pairs["train"]), self.job.seed)
         mine = self.engine.data.share(chosen)
-        found = self.engine.learn(self._micro_batches(mine, len(chosen)))
+        point = reference_point(*self.engine.data.total(*self._moved("train", mine))) if self.objective.has_reference_point else 0.0
+        self.engine.train()
+        found = self.engine.learn(self._micro_batches(mine, len(chosen), point))
         rate = learning_rate_at(step, self.schedule)
         norm = self.engine.step(rate)
         whole = dict(zip(found, self.engine.data.total(*found.values()), strict=True))
         seen = int(whole.pop("tokens"))
         figures = {**whole, "grad_norm": norm, "learning_rate": rate}
+        if self.objective.has_reference_point:
+            figures["reference_point"] = point
         self.guards.check(step + 1, figures)
         return StepResult(figures, seen)
 
-    def _micro_batches(self, mine: Sequence[int], count: int) -> Iterator[MicroBatch]:
-        """Of this rank's pairs; `count`: pairs of the whole step."""
+    @torch.no_grad()
+    def _moved(self, side: str, rows: Sequence[int]) -> tuple[float, int]:
+        """How far the policy has moved on these pairs' mismatched answers, without dropout: nats in all, and their number."""
+        self.engine.eval()
+        apart = mismatched_side(side)
+        policy = all_sums(self.engine, self.engine.module.model, [self.pairs[apart][i] for i in rows], self.micro_batch, self.pad_id)
+        return moved(policy, self.reference[apart].rows(rows))
+
+    def _micro_batches(self, mine: Sequence[int], count: int, point: float) -> Iterator[MicroBatch]:
+        """Of this rank's pairs; `count`: pairs of the whole step; `point`: its reference point."""
         weight, words = self.engine.data.total(*self._counts(mine))
         ordered = [mine[i] for i in by_length([self.pairs["train"][i] for i in mine])]
         for part in micro_batches(ordered, self.micro_batch):
             laid = lay_out([self.pairs["train"][i] for i in part], self.pad_id, self.engine.module.model).to(self.engine.device)
-            yield MicroBatch(laid.answers, partial(self._measured, part, laid, Totals(count, weight, words)))
+            yield MicroBatch(laid.answers, partial(self._measured, part, laid, Totals(count, weight, words, point)))
 
     def _measured(
         self, part: Sequence[int], laid: PairTokens, totals: "Totals", log_probs: torch.Tensor
@@ -106,7 +122,7 @@ class DpoTrainer:
         """Loss and figures of a micro-batch."""
         pairs = [self.pairs["train"][i] for i in part]
         sums = sums_of(log_probs, laid)
-        compared = self._compare(pairs, sums, self.reference["train"].rows(part))
+        compared = self._compare(pairs, sums, self.reference["train"].rows(part), totals.reference_point)
         weights_P = torch.tensor([pair.weight for pair in pairs], device=log_probs.device)
         share = (self.objective(compared) * weights_P).sum() / totals.weight
         if self.objective.nll_weight:
@@ -118,11 +134,11 @@ class DpoTrainer:
         pairs = [self.pairs["train"][i] for i in rows]
         return sum(pair.weight for pair in pairs), sum(pair.chosen_tokens for pair in pairs)
 
-    def _compare(self, pairs: Sequence[TokenPair], policy: PairSums, reference: PairSums) -> PairLogProbs:
+    def _compare(self, pairs: Sequence[TokenPair], policy: PairSums, reference: PairSums, point: float) -> PairLogProbs:
         if self.objective.averages_tokens:
             policy, reference = policy.per_token(pairs), reference.per_token(pairs)
         device = policy.chosen.device
-        return PairLogProbs(policy.chosen, policy.rejected, reference.chosen.to(device), reference.rejected.to(device))
+        return PairLogProbs(policy.chosen, policy.rejected, reference.chosen.to(device), reference.rejected.to(device), point)
 
     def _figures(self, compared: PairLogProbs, total: int) -> dict[str, float]:
         """Sums over these pairs, divided by `total` pairs.
@@ -147,7 +163,8 @@ class DpoTrainer:
             return {}
         self.engine.eval()
         policy = all_sums(self.engine, self.engine.module.model, pairs, self.micro_batch, self.pad_id)
-        compared = self._compare(pairs, policy, self.reference[side].rows(range(len(pairs))))
+        point = reference_point(*self._moved(side, range(len(pairs)))) if self.objective.has_reference_point else 0.0
+        compared = self._compare(pairs, policy, self.reference[side].rows(range(len(pairs))), point)
         return {f"{side}_loss": float(self.objective(compared).mean())} | {
             f"{side}_{k}": v for k, v in self._figures(compared, len(pairs)).items()
         }
@@ -169,7 +186,7 @@ class DpoTrainer:
             with nullcontext() if own else precision_context(self.job.config.text("precision", default="fp32"), self.engine.device.type):
                 return all_sums(scorer, model, pairs, self.micro_batch, self.pad_id)
 
-        self.reference = {side: self.cache.sums(side, self.pairs[side], compute) for side in SIDES if self.pairs[side]}
+        self.reference = {side: self.cache.sums(side, pairs, compute) for side, pairs in self.pairs.items() if pairs}
 
     def _frozen_reference(self) -> Any:
         """Chance is left as it was, so that a run which needs no second model draws the same."""
@@ -189,7 +206,9 @@ class DpoTrainer:
         self.engine.restore(checkpoint)
         self.guards.load_state(checkpoint.state["guards"])
         sums = checkpoint.load("reference")
-        self.reference = {side: PairSums(sums[f"{side}.chosen"], sums[f"{side}.rejected"]) for side in SIDES if f"{side}.chosen" in sums}
+        self.reference = {
+            side: PairSums(sums[f"{side}.chosen"], sums[f"{side}.rejected"]) for side in self.pairs if f"{side}.chosen" in sums
+        }
 
 
 def train_dpo(job: Job, make_engine: MakeEngine) -> None:
@@ -215,7 +234,7 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     outcome = run_steps(job, trainer, job.config.positive("steps"))
     engine.publish()
     distance = Distance.of(job, trainer.pairs["train"], trainer.reference["train"])
-    _warn(job, distance)
+    _warn(job, distance, trainer.objective)
     validated = trainer.look("validation", job.config.positive("eval_pairs", 64))
     after = _answers(job, model, tokenizer, "after")
     exported = export_policy(job, model, lora, "policy", {"reference": job.input_digest("reference")})
@@ -225,7 +244,9 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     job.complete(figures, summary, outcome.stop_reason)
 
 
-def _warn(job: Job, distance: Distance) -> None:
+def _warn(job: Job, distance: Distance, objective: DpoObjective) -> None:
+    if objective.has_reference_point and (said := unbalanced(objective.desirable_weight, objective.undesirable_weight)):
+        job.warn(said)
     if distance.own_share < OWN_SHARE_WARNING:
         job.warn(
             f"off-policy pairs: the reference wrote a share of {distance.own_share:.2f} of the answers; "

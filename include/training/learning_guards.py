@@ -76,7 +76,7 @@ class LearningGuards:
         self._counts = {"loss_diverging": 0, "kl_exploding": 0, "no_gradient": 0}
 
     def check(self, step: int, figures: Mapping[str, float]) -> None:
-        """After update `step` (from 1), on its figures: loss, grad_norm, and kl_estimate where there is a reference.
+        """After update `step` (from 1), on its figures: loss, grad_norm, kl_estimate where there is a reference, and kto's reference_point.
 
         Raises:
             LearningStop: a guard has tripped; the message names it, what was seen and what to check.
@@ -87,7 +87,7 @@ class LearningGuards:
         self._lasting("no_gradient", figures["grad_norm"] == 0, f"step {step}: the gradient is exactly 0")
         high = self.limits.loss_factor * max(abs(self._first), 1e-3)
         self._lasting("loss_diverging", loss > high, f"step {step}: the loss is {loss:.4g}, at first it was {self._first:.4g}")
-        kl = figures.get("kl_estimate", 0.0)
+        kl = max(figures.get("kl_estimate", 0.0), figures.get("reference_point", 0.0), key=abs)
         self._lasting("kl_exploding", abs(kl) > self.limits.kl_max, f"step {step}: policy and reference are {kl:.4g} nats an answer apart")
         self._flat(step, loss)
 

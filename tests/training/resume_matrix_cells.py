@@ -64,6 +64,7 @@ VARIANTS = {
     # In its second member, and when the checkpoint that ends the first one has just been renamed.
     "ensemble": Variant({"seeds": SEEDS}, deaths={"update": (13, -1), "after-rename": (3, 0)}),
     "dimensions": Variant({"dimensions": ["clarity", "safety"]}),
+    "kto": Variant({"loss": "kto", "desirable_weight": 1.2}),
     "reuse": Variant(settings={"reuse_first_pass": True}),
 }
 """What changes with the cell's name."""
@@ -145,7 +146,7 @@ def cells() -> Iterator[Cell]:
 
 def changed_cells() -> Iterator[Cell]:
     """bfloat16 by autocast (of PPO's frozen models the linear weights are then kept rounded), adapters, packed rows with an early stop,
-    ensembles, dimensions beside the preference, and first passes that are learnt from."""
+    ensembles, dimensions beside the preference, a loss with a reference point of its own (kto), and first passes that are learnt from."""
     autocast, saved = "bf16_autocast", ("update", "before-rename")
     for program, (ranks, stage) in product(("sft", "reward_model", "dpo"), ((1, 0), (2, 3))):
         yield Cell(program, ranks, stage, precision=autocast, only=saved)
@@ -157,6 +158,10 @@ def changed_cells() -> Iterator[Cell]:
     yield Cell("reward_model", 1, 0, variant="ensemble", only=("update", "after-rename"))
     yield Cell("reward_model", 2, 3, precision=autocast, variant="ensemble", only=("update",))
     yield Cell("reward_model", 2, 2, variant="dimensions", only=("update", "before-rename", "export"))
+    yield Cell("dpo", 1, 0, variant="kto", only=saved)
+    yield Cell("dpo", 2, 3, precision=autocast, variant="kto", only=("update",))
+    yield Cell("dpo", 2, 0, "megatron", 2, 1, variant="kto", only=("update",))
+    yield Cell("dpo", 2, 0, "megatron", 1, 2, variant="kto", only=("before-rename",))
     yield Cell("ppo", 1, 0, precision=autocast, only=("update", "generating"))
     yield Cell("ppo", 2, 3, precision=autocast, only=("generating",))
     yield Cell("ppo", 1, 0, variant="reuse", only=("update",))

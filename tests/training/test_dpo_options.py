@@ -38,6 +38,8 @@ FIRST = {
     "exo_pair": 0.5108256,
     "nca_pair": 1.3862944,
     "sppo_hard": 50.0,
+    "bco_pair": 1.3862944,
+    "kto": 0.5,
 }
 
 
@@ -115,3 +117,31 @@ def test_answers_that_the_reference_would_hardly_write_are_counted_and_warned_of
 def test_a_dpo_loss_that_stays_at_ln_2_ends_the_run(store: Store) -> None:
     done = run_here(store, dpo_spec(store, learning_rate=1e-30, guards={"flat_steps": 4}))
     assert (done.code, done.report.summary["guard"]) == (1, "loss_never_moves")
+
+
+def test_kto_measures_its_reference_point_on_other_prompts_and_resumes_to_the_same_bits(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run_here(store, dpo_spec(store, loss="kto", steps=6, undesirable_weight=1.5, salt="kto whole"), save_every_steps=2)
+    assert whole.code == 0, whole.report.message
+    points = [line["reference_point"] for line in whole.lines]
+    assert points[0] == pytest.approx(0.0, abs=1e-5)
+    assert max(points[1:]) > 0.0
+    cached = whole.report.summary["reference_cache"]
+    assert cached["pairs_taken"] + cached["pairs_computed"] == 2 * (48 + 12), "each pair, and its prompt with other answers"
+    assert "validation_loss" in whole.report.metrics
+    assert any(said.startswith("kto: desirable_weight / undesirable_weight is 0.667") for said in whole.report.summary["warnings"])
+    spec = dpo_spec(store, loss="kto", steps=6, undesirable_weight=1.5, salt="kto usr1")
+    first = signalled(store, spec, 3, monkeypatch)
+    second = run_here(store, spec, n=2)
+    assert (first.report.last_step, second.report.last_step) == (3, 6)
+    assert curve(first, second) == curve(whole)
+    assert second.report.outputs == whole.report.outputs
+
+
+def test_ktos_loss_does_not_hang_on_the_micro_batch(store: Store) -> None:
+    one, other = (
+        run_here(store, dpo_spec(store, loss="kto", steps=4, salt=f"kto micro {size}"), micro_batch=size).lines for size in (8, 3)
+    )
+    for name in ("loss", "reference_point"):
+        assert [line[name] for line in one] == pytest.approx([line[name] for line in other], abs=1e-4), name

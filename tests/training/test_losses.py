@@ -1,12 +1,13 @@
 """Losses over pairs against numbers worked out by hand (with math alone) and gradients by their closed form."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from include.training.pairs.losses import DpoObjective, PairLogProbs, bradley_terry, pair_credit  # noqa: E402
+from include.training.pairs.losses import DPO_LOSSES, DpoObjective, PairLogProbs, bradley_terry, pair_credit  # noqa: E402
 
 
 def _sigmoid(x: float) -> float:
@@ -135,6 +136,28 @@ def test_orpo_is_the_log_odds_ratio_and_no_reference() -> None:
     assert objective.averages_tokens
 
 
+def test_bco_sees_each_answer_by_itself() -> None:
+    assert DpoObjective(0.2, "bco_pair")(_one()).item() == pytest.approx(-math.log(_sigmoid(0.2)) - math.log(_sigmoid(0.1)), abs=1e-12)
+
+
+def test_kto_holds_each_answer_against_the_reference_point_by_its_weight() -> None:
+    one = replace(_one(), reference_point=0.75)
+    loss = DpoObjective(0.2, "kto", desirable_weight=1.5, undesirable_weight=0.5)(one)
+    loss.sum().backward()
+    gained, lost = _sigmoid(0.2 * (1.0 - 0.75)), _sigmoid(0.2 * (0.75 + 0.5))
+    assert loss.item() == pytest.approx((1.5 * (1 - gained) + 0.5 * (1 - lost)) / 2, abs=1e-12)
+    assert one.policy_chosen.grad.item() == pytest.approx(-1.5 * 0.2 * gained * (1 - gained) / 2, abs=1e-12)
+    assert one.policy_rejected.grad.item() == pytest.approx(0.5 * 0.2 * lost * (1 - lost) / 2, abs=1e-12)
+
+
+def test_only_kto_looks_at_the_reference_point() -> None:
+    for loss in DPO_LOSSES:
+        smoothing = 0.1 if loss == "exo_pair" else 0.0
+        objective = DpoObjective(0.2, loss, smoothing, nll_weight=1.0)
+        same = torch.equal(objective(_one()), objective(replace(_one(), reference_point=0.25)))
+        assert same == (loss != "kto") == (not objective.has_reference_point), loss
+
+
 def test_the_length_normalised_loss_is_sigmoids_over_means() -> None:
     assert DpoObjective(0.2, "sigmoid_norm")(_one()).item() == pytest.approx(math.log(1 + math.exp(-0.3)), abs=1e-12)
     assert DpoObjective(0.2, "sigmoid_norm").averages_tokens
@@ -157,7 +180,9 @@ def test_implicit_rewards_are_beta_times_the_log_ratios() -> None:
     ("settings", "said"),
     [
         ({"beta": 0.0}, "beta"),
-        ({"beta": 0.1, "loss": "kto"}, "sigmoid, ipo, robust"),
+        ({"beta": 0.1, "loss": "rrhf"}, "sigmoid, ipo, robust"),
+        ({"beta": 0.1, "desirable_weight": 1.3}, "belong to the loss kto"),
+        ({"beta": 0.1, "loss": "kto", "undesirable_weight": 0.0}, "above 0"),
         ({"beta": 0.1, "nll_weight": -1.0}, "nll_weight"),
         ({"beta": 0.1, "label_smoothing": 0.5}, "label_smoothing"),
         ({"beta": 0.1, "loss": "ipo", "label_smoothing": 0.1}, "ipo has none"),

@@ -16,12 +16,12 @@ import torch
 from include.training.lora import LoraSettings, add_adapters, merge_adapters, save_adapter
 from tests.training.harness import PROJECT
 from tests.training.parity import ours
-from tests.training.parity.cases import DPO_SETTINGS
+from tests.training.parity.cases import DPO_SETTINGS, KTO_CASES
 from tests.training.small_llama import small_llama
 
 GOLDEN = Path(__file__).with_name("parity") / "golden.json"
 PEERS = PROJECT / ".local" / "venv-peers" / "bin" / "python"
-CASES = ["sft", "reward", *(f"dpo_{name}" for name in DPO_SETTINGS)]
+CASES = ["sft", "reward", *(f"dpo_{name}" for name in DPO_SETTINGS), *KTO_CASES]
 installed = pytest.mark.skipif(not PEERS.exists(), reason="other trainers are not installed: make peers")
 
 
@@ -33,6 +33,8 @@ def golden() -> dict[str, Any]:
 
 @cache
 def computed(case: str) -> dict[str, Any]:
+    if case in KTO_CASES:
+        return ours.kto(case)
     return ours.dpo(case.removeprefix("dpo_")) if case.startswith("dpo_") else getattr(ours, case)()
 
 
@@ -71,6 +73,12 @@ def _peers(*arguments: str) -> None:
         [str(PEERS), "-W", "ignore", *arguments], env=environment, cwd=PROJECT, text=True, capture_output=True, timeout=110
     )
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_ktos_reference_point_equals_trls_and_is_never_below_0() -> None:
+    points = {case: golden()["values"][case]["reference_point"] for case in KTO_CASES}
+    assert {case: computed(case)["reference_point"] for case in KTO_CASES} == pytest.approx(points, rel=1e-5, abs=1e-5)
+    assert sorted(point > 0.01 for point in points.values()) == [False, True]
 
 
 @installed

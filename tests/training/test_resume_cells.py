@@ -14,6 +14,7 @@ TRIED = {
     "reward_model bf16_autocast 1 0 plain": "update",
     "dpo bf16_autocast 1 0 plain": "update",
     "dpo fp32 1 0 lora": "before-rename",
+    "dpo fp32 1 0 kto": "update",
     "reward_model fp32 1 0 ensemble": "after-rename",
     "ppo bf16_autocast 1 0 plain": "generating",
     "ppo fp32 1 0 reuse": "update",

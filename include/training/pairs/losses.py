@@ -23,12 +23,14 @@ class PairLogProbs:
     """Log-probabilities of whole answers, natural logarithm; each of shape P (pairs).
 
     Sums over answer tokens, or means over them where the objective averages tokens.
+    reference_point: of the whole batch, for kto alone (see `mismatched`), nats.
     """
 
     policy_chosen: Tensor
     policy_rejected: Tensor
     reference_chosen: Tensor
     reference_rejected: Tensor
+    reference_point: float = 0.0
 
     @property
     def advantage_of_chosen(self) -> Tensor:
@@ -64,6 +66,11 @@ class DpoObjective:
         Source: Meng et al. 2024, eq. 6.
     orpo: β times −log σ of the log odds ratio, odds of a mean log-probability p being exp(p)/(1 − exp(p)): no reference is in it; its
         other half is the chosen answers' own loss, `nll_weight`. Source: Hong et al. 2024, eq. 6.
+    bco_pair: −log σ(βc) − log σ(−βr): each answer by itself, a binary classification. Source: Jung et al. 2024, without their running shift
+        of rewards, as TRL 1.16 has it.
+    kto: the mean of w_d (1 − σ(β(c − z))) and w_u (1 − σ(β(z − r))), z being the batch's `reference_point`. Source: Ethayarajh et al.
+        2024, eq. 7. A pair gives two single labels: its chosen answer is desirable, its rejected one undesirable.
+    desirable_weight, undesirable_weight: w_d and w_u of kto.
     nll_weight: adds so many times the mean negative log-probability of the chosen answers' tokens (Pang et al. 2024, RPO).
     simpo_gamma: the margin γ that simpo asks for.
     """
@@ -73,6 +80,8 @@ class DpoObjective:
     label_smoothing: float = 0.0
     nll_weight: float = 0.0
     simpo_gamma: float = 0.0
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.loss not in DPO_LOSSES:
@@ -93,6 +102,14 @@ class DpoObjective:
             raise ValueError("orpo without nll_weight is half of its objective: its authors take 1")
         if self.simpo_gamma < 0 or (self.simpo_gamma and self.loss != "simpo"):
             raise ValueError(f"simpo_gamma {self.simpo_gamma} belongs to the loss simpo, and is not below 0")
+        weights = (self.desirable_weight, self.undesirable_weight)
+        if min(weights) <= 0 or (weights != (1.0, 1.0) and self.loss != "kto"):
+            raise ValueError(f"desirable_weight and undesirable_weight {weights} belong to the loss kto, and are above 0")
+
+    @property
+    def has_reference_point(self) -> bool:
+        """Whether the loss looks at mismatched answers too."""
+        return self.loss == "kto"
 
     @property
     def averages_tokens(self) -> bool:
@@ -163,6 +180,16 @@ def _orpo(of: DpoObjective, pairs: PairLogProbs) -> Tensor:
     return -of.beta * functional.logsigmoid(odds_P)
 
 
+def _bco_pair(of: DpoObjective, pairs: PairLogProbs) -> Tensor:
+    return -functional.logsigmoid(of.beta * pairs.advantage_of_chosen) - functional.logsigmoid(-of.beta * pairs.advantage_of_rejected)
+
+
+def _kto(of: DpoObjective, pairs: PairLogProbs) -> Tensor:
+    desirable_P = 1 - torch.sigmoid(of.beta * (pairs.advantage_of_chosen - pairs.reference_point))
+    undesirable_P = 1 - torch.sigmoid(of.beta * (pairs.reference_point - pairs.advantage_of_rejected))
+    return (of.desirable_weight * desirable_P + of.undesirable_weight * undesirable_P) / 2
+
+
 _LOSSES: Mapping[str, Callable[[DpoObjective, PairLogProbs], Tensor]] = {
     "sigmoid": _sigmoid,
     "ipo": _ipo,
@@ -176,6 +203,8 @@ _LOSSES: Mapping[str, Callable[[DpoObjective, PairLogProbs], Tensor]] = {
     "sppo_hard": _sppo_hard,
     "simpo": _simpo,
     "orpo": _orpo,
+    "bco_pair": _bco_pair,
+    "kto": _kto,
 }
 DPO_LOSSES = tuple(_LOSSES)
 SMOOTHED = ("sigmoid", "robust", "exo_pair")

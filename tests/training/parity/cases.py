@@ -1,7 +1,7 @@
 """The models and batches that both sides compute on. Nothing random."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,10 +22,15 @@ DPO_SETTINGS = {
     "exo_pair": {"loss": "exo_pair", "label_smoothing": 0.1},
     "nca_pair": {"loss": "nca_pair"},
     "sppo_hard": {"loss": "sppo_hard"},
+    "bco_pair": {"loss": "bco_pair"},
     "sigmoid_norm": {"loss": "sigmoid_norm"},
     "rpo": {"nll_weight": 0.5},
 }
 """Name of a case → the settings of `DpoObjective` beside beta. cDPO is not among them: TRL 1.16 takes no notice of label_smoothing there."""
+
+KTO_WEIGHTS = {"desirable_weight": 1.3, "undesirable_weight": 0.8}
+KTO_CASES = {"kto": False, "kto_exchanged": True}
+"""Name of a case → whether policy and reference change places: in one of the two the reference point is above 0, in the other at 0."""
 
 DIALOGUES = [dialogue_ids(number, 4 + number % 3, 3 + number * 3 % 8) for number in range(6)]
 
@@ -40,6 +45,16 @@ def pairs() -> list[tuple[Encoded, Encoded]]:
     return made
 
 
+def mismatched(of: Sequence[tuple[Encoded, Encoded]]) -> list[tuple[Encoded, Encoded]]:
+    """Each prompt before the answers of the next pair."""
+    made = []
+    for (own, _), others in zip(of, [*of[1:], *of[:1]], strict=True):
+        sides = [(*own.ids[: own.prompt_length], *other.ids[other.prompt_length :]) for other in others]
+        chosen, rejected = (Encoded(ids, tuple(at >= own.prompt_length for at in range(len(ids))), own.prompt_length) for ids in sides)
+        made.append((chosen, rejected))
+    return made
+
+
 @dataclass(frozen=True)
 class Setup:
     """What both sides are given: models, made anew at each call, and ids. learned from: `dialogues`; compared: `pairs` (chosen, rejected)."""
@@ -49,6 +64,10 @@ class Setup:
     reward_model: Callable[[], Any]
     dialogues: Sequence[Encoded]
     pairs: Sequence[tuple[Encoded, Encoded]]
+
+    def exchanged(self) -> "Setup":
+        """Policy and reference in each other's place."""
+        return replace(self, policy=self.reference, reference=self.policy)
 
 
 SMALL = Setup(

@@ -16,10 +16,10 @@ import torch
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, KTOConfig, KTOTrainer, RewardConfig, RewardTrainer, SFTConfig, SFTTrainer
 
 from tests.training.parity import real
-from tests.training.parity.cases import BETA, DPO_SETTINGS, SMALL, Setup, gradients
+from tests.training.parity.cases import BETA, DPO_SETTINGS, KTO_CASES, KTO_WEIGHTS, SMALL, Setup, gradients, mismatched
 from tests.training.small_llama import VOCABULARY
 
 GOLDEN = Path(__file__).with_name("golden.json")
@@ -86,6 +86,39 @@ def dpo(folder: str, name: str, setup: Setup = SMALL) -> dict[str, Any]:
     return {"loss": float(loss.detach()), "log_probs": own.tolist(), "reference_log_probs": frozen.tolist(), "gradients": told}
 
 
+def kto(folder: str, name: str, setup: Setup = SMALL) -> dict[str, Any]:
+    """All chosen answers first, then the rejected ones, as single answers with labels."""
+    setup = setup.exchanged() if KTO_CASES[name] else setup
+    texts = Dataset.from_list(
+        [{"prompt": "w3 w4", "completion": "w5", "label": True}, {"prompt": "w7", "completion": "w6", "label": False}]
+    )
+    config = KTOConfig(output_dir=folder, loss_type="kto", beta=BETA, per_device_train_batch_size=2, **KTO_WEIGHTS, **PLAIN)
+    trainer = KTOTrainer(model=setup.policy(), ref_model=setup.reference(), args=config, train_dataset=texts, processing_class=tokenizer())
+    trainer.model.eval()
+    examples = [
+        {
+            "prompt_ids": list(pair[side].ids[: pair[side].prompt_length]),
+            "completion_ids": list(pair[side].ids[pair[side].prompt_length :]),
+            "KL_completion_ids": list(apart[side].ids[apart[side].prompt_length :]),
+            "label": side == 0,
+        }
+        for side in (0, 1)
+        for pair, apart in zip(setup.pairs, mismatched(setup.pairs), strict=True)
+    ]
+    batch = trainer.data_collator(examples)
+    frozen, _ = trainer.compute_ref_log_probs(trainer.ref_model, batch)
+    own, _ = trainer.compute_ref_log_probs(trainer.model, batch)
+    loss = trainer.compute_loss(trainer.model, batch)
+    loss.backward()
+    return {
+        "loss": float(loss.detach()),
+        "reference_point": trainer._metrics["eval"]["kl"][-1],
+        "log_probs": own.tolist(),
+        "reference_log_probs": frozen.tolist(),
+        "gradients": gradients(trainer.model.named_parameters()),
+    }
+
+
 def reward(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
     rows = [{"chosen_ids": list(a.ids), "rejected_ids": list(b.ids)} for a, b in setup.pairs]
     config = RewardConfig(output_dir=folder, **PLAIN)
@@ -100,6 +133,7 @@ def reward(folder: str, setup: Setup = SMALL) -> dict[str, Any]:
 def record() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         values = {"sft": sft(folder), "reward": reward(folder), **{f"dpo_{name}": dpo(folder, name) for name in DPO_SETTINGS}}
+        values |= {name: kto(folder, name) for name in KTO_CASES}
     return {"made_by": {name: version(name) for name in ("trl", "transformers", "torch")}, "values": values}
 
 
