@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
-from local import run_view
+from local import job_progress, run_view
 from local.environment import SUBMISSION_POOL
 from local.progress import say
 from local.run_view import Stage
 from local.stack import Stack
 
 POLL_S = 2.0
+PROGRESS_EVERY_S = 60.0
+"""Where no line can be written over, how often one says how far the job is."""
 AUTO_APPROVER = "demo-approver"
 NOT_COUNTED = "not_counted"
 """Where the approval's task says why an answer did not count (`include.flows.approval`)."""
@@ -34,6 +36,7 @@ class Watch:
         self._asked: set[str] = set()
         self._down: set[str] = set()
         self._missing_pools: set[str] = set()
+        self._told_at, self._told = time.monotonic(), ""
 
     def follow(self) -> str:
         """Show what changes until the run has ended; gives its state."""
@@ -73,7 +76,18 @@ class Watch:
                 if stage.state == run_view.RETRYING:
                     self._say_why(stage)
         busy = [stage for stage in stages if stage.state not in run_view.ENDED]
-        self._live("   ".join(f"{stage.name}: {stage.state} {run_view.duration(stage.seconds(now))}" for stage in busy))
+        far = job_progress.said(self._stack.layout.store, now.timestamp()) if any(stage.state == "waiting" for stage in busy) else ""
+        times = "   ".join(f"{stage.name}: {stage.state} {run_view.duration(stage.seconds(now))}" for stage in busy)
+        self._live(f"{times}   {far}" if far else times)
+        self._tell(busy, far)
+
+    def _tell(self, busy: list[Stage], far: str) -> None:
+        """Into a file or a pipe, a line now and then while a job works."""
+        if sys.stdout.isatty() or not far or far == self._told or time.monotonic() - self._told_at < PROGRESS_EVERY_S:
+            return
+        self._told_at, self._told = time.monotonic(), far
+        names = ", ".join(stage.name for stage in busy if stage.state == "waiting")
+        print(f"{names:14} {far}", flush=True)
 
     def _live(self, text: str) -> None:
         if sys.stdout.isatty():

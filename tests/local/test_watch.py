@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from include.flows import approval
-from local import watch
+from local import job_progress, watch
 from local.demo import Wish, registered_name
 from local.layout import Layout
 from local.watch import NOT_COUNTED, Watch
@@ -90,8 +94,9 @@ class Api:
 
 
 class Stack:
-    def __init__(self, airflow: Airflow) -> None:
+    def __init__(self, airflow: Airflow, store: Path = Path("/nonexistent")) -> None:
         self.airflow = airflow
+        self.layout = SimpleNamespace(store=store)
 
     def api(self, user: str) -> Api:
         return self.airflow.as_user(user)
@@ -184,3 +189,33 @@ def test_the_wish_leaves_the_method_to_the_recipe_unless_given() -> None:
 
 def test_the_name_of_a_recipes_models_is_read_from_it() -> None:
     assert registered_name(Layout.find(), "tiny") == "demo-tiny"
+
+
+def written(store: Path, run: str, text: str) -> Path:
+    folder = store / "runs" / run / "attempts" / "1-1.0"
+    folder.mkdir(parents=True)
+    (folder / "progress.json").write_text(text)
+    return folder / "progress.json"
+
+
+def test_how_far_the_job_is_stands_in_a_file_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "PROGRESS_EVERY_S", 0)
+    written(tmp_path, "a", json.dumps({"step": 12, "asked_steps": 36, "eta_s": 130.2}))
+    Watch(Stack(Airflow(), tmp_path), "alignment_refresh", "demo-1", True).follow()  # type: ignore[arg-type]
+    assert re.findall(r"^preferences +step.*$", capsys.readouterr().out, re.MULTILINE) == ["preferences    step 12 of 36, 2:10 min to go"]
+
+
+def test_progress_is_of_the_newest_job_and_of_none_where_nobody_wrote_lately_or_rightly(tmp_path: Path) -> None:
+    first = written(tmp_path, "a", json.dumps({"step": 3, "asked_steps": 3, "eta_s": 0.0}))
+    now = first.stat().st_mtime
+    assert job_progress.said(tmp_path, now + 1) == "step 3 of 3"
+    os.utime(written(tmp_path, "b", json.dumps({"step": 0, "asked_steps": 9, "eta_s": None})), (now + 5, now + 5))
+    assert job_progress.said(tmp_path, now + 6) == "step 0 of 9"
+    os.utime(written(tmp_path, "c", '{"step": 1, "asked'), (now + 7, now + 7))
+    assert job_progress.said(tmp_path, now + 8) == "step 0 of 9"
+    os.utime(written(tmp_path, "d", '["step"]'), (now + 9, now + 9))
+    assert job_progress.said(tmp_path, now + 10) == ""
+    assert job_progress.said(tmp_path, now + 1000) == ""
+    assert job_progress.said(tmp_path / "none", now) == ""
