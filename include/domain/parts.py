@@ -14,19 +14,21 @@ from include.domain.spec import RunSpec
 PART = "part"
 """config.part: says that a run is a part of another."""
 TAKEN = "taken"
-"""placement.settings.taken: name → {key, path, artifact} of the parts that the whole is made of."""
+"""placement.settings.taken: name → {key, path, artifact} of the parts that the whole is made of; beside: output → {path, artifact} of what it takes with it."""
 ALONE = "model"
 """The role of the one model that a part of an evaluation measures: whatever role it has in the whole, its part is the same."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part. `output`: which of its artifacts the whole takes. `sources`: its inputs' names in the whole."""
+    """One part. `output`: which of its artifacts the whole takes; `beside`: others that it takes with it. `sources`: its inputs' names
+    in the whole."""
 
     name: str
     spec: RunSpec
     output: str
     sources: Mapping[str, str]
+    beside: tuple[str, ...] = ()
 
 
 def parts_of(spec: RunSpec, settings: Mapping[str, Any]) -> tuple[Part, ...]:
@@ -52,7 +54,8 @@ def _shares(spec: RunSpec, count: int) -> Iterator[Part]:
     """Part i of n answers the portions i, i + n, i + 2n … of the whole's."""
     for index in range(count):
         config = {**spec.config, PART: {"index": index, "of": count}}
-        yield Part(f"{index + 1} of {count}", _with(spec, config), "candidates", {name: name for name in spec.inputs})
+        sources = {name: name for name in spec.inputs}
+        yield Part(f"{index + 1} of {count}", _with(spec, config), "candidates", sources, ("log_probs",))
 
 
 def _member(spec: RunSpec, seed: int) -> Part:

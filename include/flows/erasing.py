@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 WITH_TEXTS = ("dataset", "prompt_set", "candidate_set", "rollout_batch")
 """Kinds of artifacts that hold prompts or answers."""
-FILES_WITH_TEXTS = ("findings.json",)
-"""Of other artifacts, those with such a file: a part of an evaluation hands its answers on."""
+FILES_WITH_TEXTS = ("findings.json", "log_probs.parquet")
+"""Of other artifacts, those with such a file: a part of an evaluation hands its answers on; log-probabilities tell of each token of one."""
 LEARNT = ("model", "adapter", "reward_model", "quantised")
 STAGES_WITH_TEXTS = ("generate", "ppo", "evaluate", "shadow")
 """Their attempts keep answers, in checkpoints and parts, until they are done."""

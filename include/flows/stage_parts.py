@@ -53,11 +53,14 @@ def prepare(stage: str, run: Json, given: Json) -> JobRequest | Done:
 
 def _taken(part: PlannedPart) -> Taken | None:
     """What a committed part gave, and where it lies."""
-    catalog, where = services.catalog(), cluster()
+    catalog, root, store = services.catalog(), store_root(cluster()), services.store().uri
     if (done := catalog.runs.committed(part.key)) is None:
         return None
-    out = done.outputs[part.output]
-    return Taken(part.key, out.digest, f"{store_root(where)}/{catalog.artifacts.locate(out.digest, services.store().uri)}")
+    places = {
+        name: {"artifact": (digest_ := done.outputs[name].digest), "path": f"{root}/{catalog.artifacts.locate(digest_, store)}"}
+        for name in (part.output, *part.beside)
+    }
+    return Taken(part.key, **places.pop(part.output), beside=places)
 
 
 def _array(whole: Plan, parts: Sequence[PlannedPart], taken: Mapping[str, Taken]) -> JobRequest:

@@ -46,6 +46,7 @@ class _Batch:
     mask: torch.Tensor
     cache: Any
     logits: torch.Tensor
+    log_probs_at: float
 
     def keep(self, rows: torch.Tensor) -> None:
         self.places, self.mask, self.logits = self.places[rows], self.mask[rows], self.logits[rows]
@@ -62,6 +63,7 @@ def generate_batch(
     stop_ids: set[int],
     samples_per_prompt: int = 1,
     return_log_probs: bool = False,
+    log_probs_at: float | None = None,
     max_rows: int = 256,
 ) -> list[Generated]:
     """`samples_per_prompt` answers to each prompt, prompt by prompt.
@@ -70,6 +72,7 @@ def generate_batch(
         seeds: one for each answer.
         return_log_probs: log softmax(logits / temperature) of each token before top_k and top_p; of the bare logits
             at temperature 0.
+        log_probs_at: the temperature of these log-probabilities; None: that of the sampling. 1: the model's own.
         max_rows: how many answers are written side by side.
     """
     wanted = len(prompts) * samples_per_prompt
@@ -81,8 +84,9 @@ def generate_batch(
     chance = _uniforms(seeds, sampling.max_new_tokens) if sampling.temperature > 0 else None
     order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
     width = max(1, max_rows // samples_per_prompt)
+    temperature = sampling.temperature if log_probs_at is None else log_probs_at
     for at in range(0, len(order), width):
-        batch = _prefill(model, prompts, order[at : at + width], samples_per_prompt)
+        batch = _prefill(model, prompts, order[at : at + width], samples_per_prompt, temperature)
         _decode(model, batch, sampling, chance, stop_ids, results)
     return results
 
@@ -93,7 +97,7 @@ def _uniforms(seeds: Sequence[int], count: int) -> torch.Tensor:
     return torch.stack(rows)
 
 
-def _prefill(model: Any, prompts: Sequence[Sequence[int]], chosen: Sequence[int], samples: int) -> _Batch:
+def _prefill(model: Any, prompts: Sequence[Sequence[int]], chosen: Sequence[int], samples: int, log_probs_at: float) -> _Batch:
     device = next(model.parameters()).device
     width = max(len(prompts[i]) for i in chosen)
     ids = torch.zeros((len(chosen), width), dtype=torch.long)
@@ -108,7 +112,7 @@ def _prefill(model: Any, prompts: Sequence[Sequence[int]], chosen: Sequence[int]
     if samples > 1:
         cache.batch_repeat_interleave(samples)
     places = torch.tensor([i * samples + k for i in chosen for k in range(samples)])
-    return _Batch(places, mask.repeat_interleave(samples, 0), cache, out.logits[:, -1].repeat_interleave(samples, 0))
+    return _Batch(places, mask.repeat_interleave(samples, 0), cache, out.logits[:, -1].repeat_interleave(samples, 0), log_probs_at)
 
 
 def _decode(
@@ -123,7 +127,7 @@ def _decode(
     for count in range(sampling.max_new_tokens):
         draws = None if chance is None else chance[batch.places, count]
         tokens = choose(batch.logits, sampling, draws)
-        _write(batch, tokens, sampling, stops, results)
+        _write(batch, tokens, stops, results)
         going = torch.nonzero(~torch.isin(tokens.cpu(), stops)).flatten()
         if len(going) == 0 or count + 1 == sampling.max_new_tokens:
             return
@@ -143,11 +147,11 @@ def _decode(
         batch.logits, batch.cache = out.logits[:, -1], out.cache
 
 
-def _write(batch: _Batch, tokens: torch.Tensor, sampling: Sampling, stops: torch.Tensor, results: list[Generated]) -> None:
+def _write(batch: _Batch, tokens: torch.Tensor, stops: torch.Tensor, results: list[Generated]) -> None:
     ended = torch.isin(tokens.cpu(), stops).tolist()
     log_probs: list[float] | None = None
     if results[int(batch.places[0])].log_probs is not None:
-        log_probs = token_log_probs(batch.logits, tokens, sampling.temperature).tolist()
+        log_probs = token_log_probs(batch.logits, tokens, batch.log_probs_at).tolist()
     for row, (place, token) in enumerate(zip(batch.places.tolist(), tokens.tolist(), strict=True)):
         answer = results[place]
         answer.tokens.append(token)

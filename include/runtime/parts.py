@@ -10,8 +10,11 @@ from include.runtime.inputs import verify_input
 from include.runtime.job import Job
 
 
-def taken(job: Job) -> dict[str, Path]:
+def taken(job: Job, beside: str | None = None) -> dict[str, Path]:
     """Name → verified folder of each part, in the parts' order; none where this run is made in one.
+
+    Args:
+        beside: the folder of this other output of each part, that is taken with it.
 
     Raises:
         InputError: a part is missing, is another run's than this specification asks for, or is not byte for byte what was committed.
@@ -25,12 +28,14 @@ def taken(job: Job) -> dict[str, Path]:
     folders = {}
     for name, part in wanted.items():
         try:
-            key, place = given[name]["key"], InputPlace(given[name]["path"], given[name]["artifact"], given[name]["artifact"])
+            key, out = given[name]["key"], given[name] if beside is None else given[name]["beside"][beside]
+            place = InputPlace(out["path"], out["artifact"], out["artifact"])
         except (KeyError, TypeError) as error:
-            raise SpecError(f"settings.{TAKEN}.{name} is to have key, path and artifact, it is {given[name]!r}") from error
+            named = "key, path and artifact" + (f", and the same of {beside} beside it" if beside else "")
+            raise SpecError(f"settings.{TAKEN}.{name} is to have {named}, it is {given[name]!r}") from error
         if key != part.spec.key:
             raise InputError(f"part {name}: {key} was placed, this specification asks for {part.spec.key}")
         if job.ranks.main:
-            verify_input(f"part {name}", place)
+            verify_input(f"part {name}" + (f", {beside}" if beside else ""), place)
         folders[name] = Path(place.path)
     return folders

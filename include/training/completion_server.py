@@ -3,11 +3,13 @@
 The server loads the very folder whose bytes were verified, listens on this machine alone, and ends with the program. Prompts
 and answers go over as token ids, so no template or tokenizer of the server has a say. Each answer is a request of its
 own with its own seed; whether its text then depends on its neighbours is the server's affair (vLLM: unless it is started
-batch-invariant, it may).
+batch-invariant, it may). The server is told to give the model's own log-probabilities (`raw_logprobs`: temperature 1, before
+anything is cut off), as `candidate_log_probs` keeps them.
 """
 
 import contextlib
 import json
+import math
 import signal
 import socket
 import subprocess
@@ -28,6 +30,7 @@ POLL_S = 0.2
 END_S = 20.0
 REQUEST_S = 600.0
 RETRY_AFTER_S = (0.5, 2.0)
+SERVER_OPTIONS = ("--generation-config", "vllm", "--logprobs-mode", "raw_logprobs")
 TOKEN_PREFIX = "token_id:"  # noqa: S105 - how vLLM writes a token as its id
 
 
@@ -109,6 +112,8 @@ def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Ge
         tokens = [int(token.removeprefix(TOKEN_PREFIX)) for token in written if token.startswith(TOKEN_PREFIX)]
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ServerError(f"the server's answer has no tokens with log-probabilities: {error!r}") from error
+    if not all(math.isfinite(value) for value in log_probs):
+        raise ServerError("the server gave a log-probability that is no number, for a token that it wrote itself")
     if len(tokens) != len(written) or len(tokens) != len(log_probs) or not 0 < len(tokens) <= sampling.max_new_tokens:
         raise ServerError(f"the server gave {len(written)} tokens ({len(tokens)} as ids), {len(log_probs)} log-probabilities")
     reason = "eos" if tokens[-1] in stop_ids else "length"
@@ -135,7 +140,7 @@ def completion_server(
     name = f"policy-{uuid4().hex}"
     arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name, "--dtype", dtype]
     with log.open("ab") as out, kept_from_children(signal.SIGUSR1):
-        process = subprocess.Popen([*command, *arguments, "--generation-config", "vllm"], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        process = subprocess.Popen([*command, *arguments, *SERVER_OPTIONS], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
         server = CompletionServer(port, rows, name)
         _await(server, process, log, start_s, stopping)

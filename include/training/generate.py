@@ -24,6 +24,7 @@ from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
 from include.runtime.parts import taken
 from include.runtime.program import run_program
+from include.training.candidate_log_probs import KIND, TEMPERATURE, check_lengths, log_probs_table, per_token, read_log_probs
 from include.training.candidate_parts import check_whole, read_candidates
 from include.training.completion_server import CompletionServer, ServerError, completion_server
 from include.training.errors import TrainingError
@@ -49,6 +50,7 @@ CONFIG_KEYS = (
 )
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 PART = "candidates.jsonl"
+LOG_PROBS_PART = "log_probs.json"
 DEFAULT_PORTION_PROMPTS = 32
 FURTHER_SIDES = ("validation", "holdout")
 HELD = {"holdout": ("holdout", "safety_holdout")}
@@ -102,6 +104,7 @@ class Generator:
         by_length = sorted(prompts, key=lambda prompt: (len(self.ids[prompt.prompt_id]), prompt.prompt_id))
         self.portions = _own_share(job, list(micro_batches(by_length, portion)))
         self.written: list[dict[str, Any]] = []
+        self.log_probs: dict[str, list[float]] = {}
         self.ended = 0
 
     @property
@@ -110,9 +113,12 @@ class Generator:
         named = (prompt.prompt_id for portion in self.portions for prompt in portion)
         return {(name, candidate_seed(self.job.seed, name, k)): None for name in named for k in range(self.samples)}
 
-    def take(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """The answers that the parts wrote, by part."""
+    def take(self, rows: Mapping[str, Sequence[dict[str, Any]]], log_probs: Mapping[str, Mapping[str, list[float]]]) -> None:
+        """The answers that the parts wrote, and their log-probabilities, by part."""
         check_whole(rows, self.asked)
+        for part, of_part in rows.items():
+            check_lengths(part, of_part, log_probs[part])
+            self.log_probs |= log_probs[part]
         self.written = [row for of_part in rows.values() for row in of_part]
         self.ended = sum(row["finish_reason"] == "eos" for row in self.written)
 
@@ -121,7 +127,9 @@ class Generator:
         seeds = [candidate_seed(self.job.seed, prompt.prompt_id, k) for prompt in portion for k in range(self.samples)]
         answers = self._written(step, [self.ids[prompt.prompt_id] for prompt in portion], seeds)
         for at, (answer, seed) in enumerate(zip(answers, seeds, strict=True)):
-            self.written.append(self._candidate(portion[at // self.samples], answer, seed).to_json())
+            row = self._candidate(portion[at // self.samples], answer, seed).to_json()
+            self.written.append(row)
+            self.log_probs[row["candidate_id"]] = list(answer.log_probs or ())
         self.ended += sum(answer.finish_reason == "eos" for answer in answers)
         tokens = sum(len(answer.tokens) for answer in answers)
         return StepResult({"answers": float(len(self.written)), "tokens_per_answer": tokens / len(answers)}, tokens)
@@ -139,7 +147,17 @@ class Generator:
         stops = eos_ids(self.tokenizer)
         if self.server is not None:
             return self.server.generate(ids, self.sampling, seeds, stops, self.samples)
-        return generate_batch(self.model, ids, self.sampling, seeds, stop_ids=stops, samples_per_prompt=self.samples, max_rows=self.rows)
+        return generate_batch(
+            self.model,
+            ids,
+            self.sampling,
+            seeds,
+            stop_ids=stops,
+            samples_per_prompt=self.samples,
+            return_log_probs=True,
+            log_probs_at=TEMPERATURE,
+            max_rows=self.rows,
+        )
 
     def _candidate(self, prompt: Prompt, answer: Generated, seed: int) -> Candidate:
         spec = self.job.spec
@@ -161,10 +179,11 @@ class Generator:
 
     def capture(self) -> Snapshot:
         text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in self.written)
-        return Snapshot({}, {"ended": self.ended}, {PART: text.encode()})
+        return Snapshot({}, {"ended": self.ended}, {PART: text.encode(), LOG_PROBS_PART: json.dumps(self.log_probs).encode()})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         self.written = [json.loads(line) for line in checkpoint.file(PART).read_bytes().split(b"\n") if line]
+        self.log_probs = json.loads(checkpoint.file(LOG_PROBS_PART).read_bytes())
         self.ended = checkpoint.state["ended"]
 
 
@@ -220,11 +239,14 @@ def generate(job: Job) -> None:
         raise TrainingError(f"{len(writer.written)} answers were written, {own * writer.samples} were asked for")
     with job.output("candidates", "candidate_set", {"prompts": own, "per_prompt": writer.samples}) as folder:
         (folder / "candidates.parquet").write_bytes(candidates_table(writer.written))
+    with job.output("log_probs", KIND, {"answers": len(writer.log_probs)}) as folder:
+        (folder / "log_probs.parquet").write_bytes(log_probs_table(writer.written, writer.log_probs))
     figures = {
         **outcome.metrics(),
         "prompts": own,
         "candidates": len(writer.written),
         "share_ended": writer.ended / len(writer.written),
+        "log_prob_per_token": per_token(writer.log_probs.values()),
         **texts,
     }
     job.complete(figures, {"parts": list(parts)} if parts else None, stop_reason=outcome.stop_reason)
@@ -247,7 +269,8 @@ def _joined(job: Job, prompts: Sequence[Prompt], parts: Mapping[str, Path]) -> t
     writer = Generator(job, prompts, writes=False)
     steps = len(writer.portions)
     job.expect(steps)
-    writer.take({name: read_candidates(folder) for name, folder in parts.items()})
+    beside = {name: read_log_probs(folder) for name, folder in taken(job, "log_probs").items()}
+    writer.take({name: read_candidates(folder) for name, folder in parts.items()}, beside)
     job.record(steps, {"answers": float(len(writer.written)), "parts": float(len(parts))})
     return writer, LoopOutcome(0, steps)
 

@@ -65,14 +65,19 @@ class Sharded:
         """An attempt of this part with its report, and its output where it is complete."""
         key, name = self.parts[part].key, f"{n}-{job_id}.0"
         rows = f"rows of part {part}".encode()
-        made = Manifest("candidate_set", (FileEntry("candidates.parquet", len(rows), sha256_bytes(rows)),))
-        folder = Path(self.plane.store_root, RunDir(key).attempt(name))
-        (folder / "output/candidates").mkdir(parents=True)
-        (folder / "output/candidates/candidates.parquet").write_bytes(rows)
-        outputs = {"schema": "align/outputs/v1", "artifacts": {"candidates": made.to_json()}}
+        folder, made = Path(self.plane.store_root, RunDir(key).attempt(name)), {}
+        for output in ("candidates", "log_probs"):
+            bytes_ = rows + output.encode()
+            (folder / f"output/{output}").mkdir(parents=True)
+            (folder / f"output/{output}/{output}.parquet").write_bytes(bytes_)
+            made[output] = Manifest(
+                "candidate_set" if output == "candidates" else "report",
+                (FileEntry(f"{output}.parquet", len(bytes_), sha256_bytes(bytes_)),),
+            )
+        outputs = {"schema": "align/outputs/v1", "artifacts": {output: manifest.to_json() for output, manifest in made.items()}}
         (folder / "output/manifest.json").write_text(json.dumps(outputs))
         good = {"outcome": "complete", "stop_reason": "last_step", "first_step": 0, "last_step": 4, "asked_steps": 4}
-        report = Report(key=key, attempt=name, metrics={}, outputs={"candidates": made.digest}, **(good | changed))
+        report = Report(key=key, attempt=name, metrics={}, outputs={name: one.digest for name, one in made.items()}, **(good | changed))
         (folder / "report.json").write_text(json.dumps(report.to_json()))
 
     def ended(self, request: JobRequest, n: int, views: dict[int, JobView], resubmits: int = 0) -> dict[str, Any]:
@@ -164,6 +169,13 @@ def test_all_done_then_the_whole_takes_what_the_parts_gave(sharded: Sharded) -> 
     joined.stage_in(1)
     settings = json.loads((sharded.plane.store_root / RunDir(joined.key).submission(1) / "placement.json").read_text())["settings"]
     assert {name: given["key"] for name, given in settings["taken"].items()} == {part.name: part.key for part in sharded.parts}
+    for part in sharded.parts:
+        done, given = services.catalog().runs.committed(part.key), settings["taken"][part.name]
+        assert done is not None
+        for output, place in (("candidates", given), ("log_probs", given["beside"]["log_probs"])):
+            assert place["artifact"] == done.outputs[output].digest
+            where = services.catalog().artifacts.locate(place["artifact"], services.store().uri)
+            assert place["path"] == f"{sharded.plane.store_root}/{where}"
     assert [row.gpu_seconds for row in services.catalog().runs.attempts(sharded.parts[0].key)] == [0.0]
     assert [row.name for row in services.catalog().runs.attempts(sharded.parts[2].key)] == ["1-702.0"]
 

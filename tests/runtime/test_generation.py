@@ -83,6 +83,9 @@ def test_log_probabilities_are_those_of_the_whole_distribution(model: Any, tempe
         logits = model(input_ids=torch.tensor([prompt + answer.tokens])).logits[0, len(prompt) - 1 : -1]
     expected = torch.log_softmax(logits / (temperature or 1.0), -1).gather(-1, torch.tensor(answer.tokens)[:, None]).flatten()
     assert answer.log_probs == pytest.approx(expected.tolist(), abs=1e-5)
+    own = generate_batch(model, [prompt], sampling, [3], stop_ids={STOP}, return_log_probs=True, log_probs_at=1.0)[0]
+    bare = torch.log_softmax(logits, -1).gather(-1, torch.tensor(answer.tokens)[:, None]).flatten()
+    assert (own.tokens, own.log_probs) == (answer.tokens, pytest.approx(bare.tolist(), abs=1e-5))
 
 
 def test_draws_follow_the_distribution(model: Any) -> None:

@@ -89,6 +89,9 @@ def test_the_whole_is_told_what_to_take_and_asks_for_no_gpu_where_it_only_joins(
     whole = taking(plan, taken)
     assert whole.key == plan.key
     assert whole.settings["taken"]["2 of 2"] == {"key": taken["2 of 2"].key, "artifact": D[1], "path": "/store/1"}
+    assert [part.beside for part in planned_parts(plan)] == [("log_probs",)] * 2
+    both = Taken("k", D[1], "/store/1", {"log_probs": {"artifact": D[2], "path": "/store/2"}})
+    assert taking(plan, {"2 of 2": both}).settings["taken"]["2 of 2"]["beside"] == {"log_probs": {"artifact": D[2], "path": "/store/2"}}
     assert (whole.job.gpus, whole.job.tasks, whole.job.heavy) == (0, 1, False)
     measured = evaluation({"candidate": CANDIDATE}, parts=True)
     assert taking(measured, {}).job == measured.job

@@ -36,7 +36,13 @@ class Handler(BaseHTTPRequestHandler):
         with self.lock:
             time.sleep(float(os.environ.get("ALIGN_TEST_SERVER_S", "0")))
             [made] = generate_batch(
-                self.model, [asked["prompt"]], sampling, [asked["seed"]], stop_ids=set(asked["stop_token_ids"]), return_log_probs=True
+                self.model,
+                [asked["prompt"]],
+                sampling,
+                [asked["seed"]],
+                stop_ids=set(asked["stop_token_ids"]),
+                return_log_probs=True,
+                log_probs_at=1.0,
             )
         told = {"tokens": [f"token_id:{token}" for token in made.tokens], "token_logprobs": made.log_probs}
         reason = "stop" if made.finish_reason == "eos" else "length"
@@ -61,6 +67,7 @@ def main() -> None:
     parser.add_argument("--served-model-name")
     parser.add_argument("--dtype")
     parser.add_argument("--generation-config")
+    parser.add_argument("--logprobs-mode", choices=["raw_logprobs"], required=True)
     asked = parser.parse_args()
     Handler.model, Handler.name = load_causal_lm(asked.folder), asked.served_model_name
     Server((asked.host, asked.port), Handler).serve_forever()

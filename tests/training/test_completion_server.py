@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from include.domain.spec import RunSpec  # noqa: E402
 from include.runtime.generation import Sampling  # noqa: E402
 from include.training import completion_server as completion_server_module  # noqa: E402
+from include.training.candidate_log_probs import read_log_probs  # noqa: E402
 from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
 from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
 from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
@@ -39,6 +40,8 @@ def test_the_server_writes_what_the_model_itself_would(store: Store) -> None:
     assert served.code == 0, served.stderr
     alone = store.run(store.spec("generate", INPUTS, CONFIG, salt="alone"))
     assert [c.to_json() for c in _candidates(served)] == [c.to_json() for c in _candidates(alone)]
+    expected = read_log_probs(alone.output("log_probs"))
+    assert read_log_probs(served.output("log_probs")) == {name: pytest.approx(values, abs=1e-5) for name, values in expected.items()}
 
 
 def test_a_server_that_refuses_fails_the_run_with_its_words(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,6 +168,10 @@ http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()"""
         ({"logprobs": {"tokens": ["token_id:5"], "token_logprobs": [-0.5, -0.1]}}, "2 log-probabilities"),
         ({"logprobs": {"tokens": ["token_id:5", "token_id:6"], "token_logprobs": [-0.5, -0.1]}}, "without an end token"),
         ({"logprobs": {"tokens": [], "token_logprobs": []}}, "gave 0 tokens"),
+        (
+            {"logprobs": {"tokens": ["token_id:5", "token_id:2"], "token_logprobs": [float("-inf"), -0.1]}},
+            "log-probability that is no number",
+        ),
     ],
 )
 def test_what_is_no_answer_is_refused(change: dict[str, Any], said: str) -> None:

@@ -1,4 +1,4 @@
-"""Candidates as a program: every field of the record, the same texts whatever the batch, nothing lost."""
+"""Candidates as a program: every field of the record, the same texts whatever the batch, their log-probabilities, nothing lost."""
 
 import json
 from collections import Counter
@@ -7,10 +7,13 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from include.domain.records import Candidate, Prompt, candidate_id_of
 from include.runtime.chat import answer_text, prompt_ids
 from include.runtime.generation import Sampling, generate_batch
+from include.training.candidate_log_probs import check_lengths, per_token, read_log_probs
+from include.training.errors import TrainingError
 from include.training.generate import candidate_seed
 from include.training.model_io import load_causal_lm, load_tokenizer
 from include.transforms.datasets_io import SidedRow, read_rows
@@ -83,7 +86,45 @@ def test_an_answer_can_be_written_again_from_its_record_alone(store: Store, answ
 @pytest.mark.parametrize("batch", [1, 5])
 def test_the_batch_size_changes_nothing(store: Store, answered: Started, batch: int) -> None:
     other = store.run(store.spec("generate", INPUTS, CONFIG, salt=f"batch {batch}"), generation_batch=batch)
-    assert other.report.outputs == answered.report.outputs
+    assert other.report.outputs["candidates"] == answered.report.outputs["candidates"]
+    expected = read_log_probs(answered.output("log_probs"))
+    assert read_log_probs(other.output("log_probs")) == {name: pytest.approx(values, abs=1e-5) for name, values in expected.items()}
+
+
+def test_log_probabilities_are_those_of_a_fresh_forward_pass_at_temperature_one(store: Store, answered: Started) -> None:
+    folder, prompts = Path(store.places["policy"].path), _prompts(store)
+    model, tokenizer = load_causal_lm(folder), load_tokenizer(folder)
+    table = pq.read_table(answered.output("log_probs") / "log_probs.parquet").to_pydict()
+    candidates = _candidates(answered)
+    assert table["id"] == [candidate.candidate_id for candidate in candidates]
+    for candidate, kept, whole, count in zip(candidates, table["token_log_probs"], table["log_prob"], table["tokens"], strict=True):
+        assert candidate.token_ids is not None
+        ids = prompt_ids(tokenizer, prompts[candidate.prompt_id].messages)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([[*ids, *candidate.token_ids]])).logits[0, len(ids) - 1 : -1]
+        fresh = torch.log_softmax(logits.double(), -1).gather(-1, torch.tensor(candidate.token_ids)[:, None]).flatten()
+        assert kept == pytest.approx(fresh.tolist(), abs=1e-5)
+        assert (count, whole) == (len(candidate.token_ids), pytest.approx(float(fresh.sum()), abs=1e-4))
+    mean = sum(table["log_prob"]) / sum(table["tokens"])
+    assert answered.report.metrics["log_prob_per_token"] == pytest.approx(mean)
+
+
+def test_the_same_seed_gives_the_same_texts_and_the_same_log_probabilities(store: Store, answered: Started) -> None:
+    again = store.run(store.spec("generate", INPUTS, CONFIG, salt="again"))
+    assert again.report.outputs == answered.report.outputs
+
+
+def test_log_probabilities_that_are_not_the_answers_are_refused_by_name(answered: Started) -> None:
+    rows, log_probs = [candidate.to_json() for candidate in _candidates(answered)], read_log_probs(answered.output("log_probs"))
+    check_lengths("1 of 2", rows, log_probs)
+    name, tokens = rows[3]["candidate_id"], len(rows[3]["token_ids"])
+    with pytest.raises(TrainingError, match=rf"part 1 of 2: candidate {name} has {tokens} tokens and {tokens - 1} log-probabilities"):
+        check_lengths("1 of 2", rows, {**log_probs, name: log_probs[name][1:]})
+    with pytest.raises(TrainingError, match=rf"candidate {name} has {tokens} tokens and none"):
+        check_lengths("1 of 2", rows, {other: values for other, values in log_probs.items() if other != name})
+    with pytest.raises(TrainingError, match="21 answers, log-probabilities of 22"):
+        check_lengths("1 of 2", rows, {**log_probs, "another": [-1.0]})
+    assert per_token([[-1.0, -2.0], [-6.0]]) == -3.0
 
 
 def test_the_batch_size_changes_nothing_in_bfloat16_either(store: Store, answered: Started) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from include.domain.parts import parts_of
 from include.domain.spec import RunSpec
+from include.training.candidate_log_probs import read_log_probs
 from include.training.candidate_parts import check_whole, read_candidates
 from include.training.errors import TrainingError
 from tests.training.harness import Started, Store, wait_for_step
@@ -38,9 +39,13 @@ def parts(store: Store, whole: RunSpec) -> dict[str, Started]:
 def placed(whole: RunSpec, parts: dict[str, Started]) -> dict[str, Any]:
     keys = {part.name: part.spec.key for part in parts_of(whole, CUT)}
     return {
-        name: {"key": keys[name], "path": str(one.output("candidates")), "artifact": one.report.outputs["candidates"]}
+        name: {"key": keys[name], **_placed(one, "candidates"), "beside": {"log_probs": _placed(one, "log_probs")}}
         for name, one in parts.items()
     }
+
+
+def _placed(started: Started, output: str) -> dict[str, str]:
+    return {"path": str(started.output(output)), "artifact": started.report.outputs[output]}
 
 
 def test_shards_are_runs_of_their_own_and_share_every_portion(whole: RunSpec, parts: dict[str, Started]) -> None:
@@ -55,8 +60,10 @@ def test_the_whole_of_the_shards_has_the_bytes_of_a_run_in_one(store: Store, who
     in_one = store.run(whole)
     joined = store.run(whole, n=2, **CUT, taken=placed(whole, parts))
     assert (in_one.code, joined.code) == (0, 0), in_one.stderr + joined.stderr
-    files = [one.output("candidates") / "candidates.parquet" for one in (in_one, joined)]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    for output in ("candidates", "log_probs"):
+        files = [one.output(output) / f"{output}.parquet" for one in (in_one, joined)]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert joined.report.metrics["log_prob_per_token"] == in_one.report.metrics["log_prob_per_token"]
     assert joined.report.outputs == in_one.report.outputs
     assert (joined.report.last_step, joined.report.asked_steps) == (4, 4)
     assert joined.report.summary["parts"] == ["1 of 3", "2 of 3", "3 of 3"]
@@ -76,6 +83,9 @@ def test_shards_killed_and_signalled_inside_go_on_there_and_the_whole_has_the_sa
     assert [one.report.outputs for one in made.values()] == [one.report.outputs for one in parts.values()]
     joined = store.run(again, **CUT, taken=placed(again, made))
     assert joined.code == 0, joined.stderr
+    assert read_log_probs(joined.output("log_probs")) == {
+        name: values for one in parts.values() for name, values in read_log_probs(one.output("log_probs")).items()
+    }
     assert read_candidates(joined.output("candidates")) == sorted(
         (row for one in parts.values() for row in read_candidates(one.output("candidates"))),
         key=lambda row: (row["prompt_id"], row["candidate_id"]),
@@ -121,10 +131,25 @@ def test_a_part_with_a_changed_byte_is_refused(store: Store, whole: RunSpec, par
     data = bytearray((tmp_path / "candidates.parquet").read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "candidates.parquet").write_bytes(data)
-    given["1 of 3"] = {**given["1 of 3"], "path": str(tmp_path)}
-    done = store.run(whole, n=5, **CUT, taken=given)
+    changed = {**given["1 of 3"], "path": str(tmp_path)}
+    done = store.run(whole, n=5, **CUT, taken=given | {"1 of 3": changed})
     assert done.code == 1
     assert "part 1 of 3" in done.report.message
+
+
+def test_log_probabilities_of_a_part_that_are_not_there_or_are_changed_are_refused(
+    store: Store, whole: RunSpec, parts: dict[str, Started], tmp_path: Path
+) -> None:
+    given = placed(whole, parts)
+    bare = {name: value for name, value in given["2 of 3"].items() if name != "beside"}
+    done = store.run(whole, n=6, **CUT, taken=given | {"2 of 3": bare})
+    assert done.code == 1
+    assert "taken.2 of 3 is to have key, path and artifact, and the same of log_probs beside it" in done.report.message
+    (tmp_path / "log_probs.parquet").write_bytes((parts["1 of 3"].output("log_probs") / "log_probs.parquet").read_bytes())
+    other = {**given["2 of 3"], "beside": {"log_probs": {**given["2 of 3"]["beside"]["log_probs"], "path": str(tmp_path)}}}
+    done = store.run(whole, n=7, **CUT, taken=given | {"2 of 3": other})
+    assert done.code == 1
+    assert "part 2 of 3, log_probs" in done.report.message
 
 
 def test_a_missing_or_doubled_answer_is_named(parts: dict[str, Started]) -> None:
