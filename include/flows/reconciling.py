@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from include.domain.errors import AlignmentError
 from include.flows import services
+from include.flows.live_run import settle_all
 from include.flows.placing import stop_policy
 from include.flows.stage_work import JOB_PREFIX, job_name
 from include.settings.catalogue import cluster
@@ -34,6 +35,7 @@ def reconcile_cluster() -> list[dict[str, str]]:
     if not found:
         print("Every job has an owner, and every owner its job.")
     words = [{"kind": str(f.kind), "key": str(f.key), "job_id": str(f.job_id), "detail": str(f.detail)} for f in found]
+    settle_all()
     return words + keep_reports()
 
 

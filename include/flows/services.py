@@ -90,6 +90,16 @@ def registry() -> "Registry":
     return Registry(setting("MLFLOW_TRACKING_URI"), experiment=os.environ.get("ALIGN_EXPERIMENT", "alignment"))
 
 
+@lru_cache(maxsize=1)
+def live_registry() -> "Registry":
+    """The same for those who watch jobs, and must not wait for it: asked once, and not for long."""
+    from include.stores.live_log import TIMEOUT_S
+    from include.stores.registry import Registry
+
+    experiment = os.environ.get("ALIGN_EXPERIMENT", "alignment")
+    return Registry(setting("MLFLOW_TRACKING_URI"), experiment=experiment, timeout_s=TIMEOUT_S, attempts=1)
+
+
 def annotation(role: str) -> "AnnotationClient":
     """A client of the annotation service as `role` (pipeline, verifier); its token is read from a 0600 file."""
     from include.data.annotation_client import AnnotationClient

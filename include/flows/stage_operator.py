@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk.definitions.context import Context
 
-from airflow_slurm.errors import SlurmError
+from airflow_slurm.errors import JobFailed, SlurmError
 from airflow_slurm.operators import Done, JobRequest, SlurmJobOperator
 from airflow_slurm.truth.view import JobView
 
@@ -53,7 +53,13 @@ class StageOperator(SlurmJobOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any], request_state: dict[str, Any] | None = None) -> Any:
         self._take_connection()
-        return super().execute_complete(context, event, request_state)
+        try:
+            return super().execute_complete(context, event, request_state)
+        except JobFailed:
+            from include.flows.live_run import settle
+
+            settle((request_state or event["request_state"])["key"])
+            raise
 
     def prepare(self, context: Context) -> JobRequest | Done:
         from include.flows import stage_work

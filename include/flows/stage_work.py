@@ -18,6 +18,7 @@ from include.domain.spec import RunSpec
 from include.flows import services
 from include.flows.after_commit import after_commit, after_failure
 from include.flows.foretelling import foretell, say_what_was_seen
+from include.flows.live_run import lines_of
 from include.flows.placing import place, stop_policy
 from include.flows.planners import plan
 from include.settings.catalogue import cluster, store_root
@@ -83,6 +84,7 @@ def request_of(made: Plan, run: Json, *, foretold: bool = False) -> JobRequest |
         max_unknown_s=where.max_unknown_s,
         max_wait_s=placed.max_wait_s,
         stop=stop_policy(where),
+        lines=lines_of(made.key, store_root(where)),
         carry={"spec": made.spec.to_json(), "deadline_s": where.visibility_deadline_s},
     )
 

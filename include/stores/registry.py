@@ -9,8 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.domain.canonical import canonical_bytes, check_digest, digest, hex_of
+from include.domain.spec import RunSpec
 from include.stores.catalog.ledger import Ledger
 from include.stores.errors import RegistryError
+from include.stores.live_log import LiveLog, end_run, running_keys
+from include.stores.mlflow_runs import run_of
 from include.stores.run_log import RunWriter, StageLog, Stopped, finished_run, upload
 from include.stores.series import AttemptLog
 from include.stores.tracking import MlflowRefused, Tracking, aliases_of, tags_of
@@ -77,10 +80,13 @@ class Registry:
     Args:
         tracking_uri: ``http(s)://…``.
         experiment: its name; made when it is not there.
+        timeout_s, attempts: of each question; by default those of `tracking`.
     """
 
-    def __init__(self, tracking_uri: str, experiment: str = "alignment") -> None:
-        self.tracking = Tracking(tracking_uri)
+    def __init__(
+        self, tracking_uri: str, experiment: str = "alignment", *, timeout_s: float | None = None, attempts: int | None = None
+    ) -> None:
+        self.tracking = Tracking(tracking_uri, timeout_s=timeout_s, attempts=attempts)
         self.experiment = experiment
         self._experiment_id: str | None = None
         self._made_client: Any = None
@@ -130,6 +136,22 @@ class Registry:
         """Shows a run that is committed or stopped, once, and gives MLflow's run id; a run that was told half is told to its end."""
         known = finished_run(self.tracking, self.experiment_id, log)
         return known or RunWriter(self._client, self.tracking, self.experiment_id).write(log)
+
+    def live(self, spec: RunSpec, attempt: str) -> LiveLog:
+        """An attempt's run, and its stage's, while it is under way."""
+        return LiveLog(self.tracking, self.experiment_id, spec, attempt)
+
+    def running(self) -> list[str]:
+        """The keys of stage runs that are shown as running."""
+        return running_keys(self.tracking, self.experiment_id)
+
+    def end_run(self, key: str, status: str) -> bool:
+        """Ends a stage's run (FINISHED, FAILED or KILLED) that is shown as running; whether it was."""
+        return end_run(self.tracking, run_of(self.tracking, self.experiment_id, key), status)
+
+    def end_attempt(self, key: str, attempt: str, status: str) -> bool:
+        """The same for the run of one attempt."""
+        return self.end_run(f"{key}/{attempt}", status)
 
     def register(self, name: str, entry: ModelEntry) -> int:
         """Registers a deployment as a version of `name`; the same deployment again is the same version, with the papers of now."""

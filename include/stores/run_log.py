@@ -4,26 +4,31 @@ A run that failed or that a guard stopped is told with its reason. Its series st
 goes on from a checkpoint, what was done past it is no part of the run's own curves.
 """
 
-import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from include.domain.canonical import canonical_bytes, digest, hex_of
+from include.domain.canonical import canonical_bytes, digest
 from include.domain.spec import Report, RunSpec
 from include.stores.catalog.runs import Committed
 from include.stores.errors import RegistryError
+from include.stores.mlflow_runs import (
+    KEY_TAG,
+    LOGGED_TAG,
+    POINTS_A_CALL,
+    TAG_LENGTH,
+    one_run,
+    parameters_of,
+    points_of,
+    shown,
+    stage_name,
+    tags_of_spec,
+)
 from include.stores.series import AttemptLog, Row, merged
 from include.stores.tracking import Tracking, quoted, tags_of
-
-KEY_TAG, LOGGED_TAG = "align.stage_key", "align.logged"
-PARAMETER_LENGTH = 250
-"""MLflow cuts a longer value without a word, at 6000 characters; ours are short or not parameters at all."""
-_BATCH, _MOST_PARAMETERS = 900, 90  # the server takes 1000 and 100 in one call
-_RESERVED = ("step", "time", "tokens")
 
 
 @dataclass(frozen=True)
@@ -93,21 +98,6 @@ class StageLog:
         return digest("run-log", body)
 
 
-_NAME = re.compile(r"[\w.\-:/ ]{1,250}\Z")
-_UNKNOWN = re.compile(r"[^\w.\-:/ ]")
-"""What MLflow takes as the name of a parameter or metric, and what it does not."""
-
-
-def parameters(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Flat names and canonical values (7 and 7.0 are one spelling)."""
-    for name, value in sorted(config.items()):
-        if isinstance(value, Mapping) and value:
-            yield from parameters(value, f"{prefix}{name}.")
-        else:
-            text = value if isinstance(value, str) else canonical_bytes(value).decode()
-            yield f"{prefix}{name}", text
-
-
 def finished_run(tracking: Tracking, experiment_id: str, log: StageLog) -> str | None:
     """The run that already says all of `log`, or None."""
     for run in tracking.runs(experiment_id, f"tags.`{KEY_TAG}` = '{quoted(log.spec.key)}'"):
@@ -124,9 +114,10 @@ class RunWriter:
 
     def write(self, log: StageLog) -> str:
         ended_ms = _milliseconds(log.ended_at)
-        run_id = self._one_run(log.spec.key, f"{log.spec.stage} {hex_of(log.spec.key)[:12]}", ended_ms, {})
+        run = one_run(self._tracking, self._experiment, log.spec.key, stage_name(log.spec), ended_ms, {})
+        run_id = str(run["info"]["run_id"])
         self._client.log_batch(run_id, params=self._parameters(log), tags=self._tags(log))
-        self._metrics(run_id, log.rows, ended_ms)
+        self._merged(run, log, ended_ms)
         if log.committed is not None:
             self._finals(run_id, log.committed.report.metrics, log.committed.report.last_step, ended_ms)
         for attempt in log.attempts:
@@ -136,75 +127,49 @@ class RunWriter:
         self._client.set_terminated(run_id, "FINISHED" if log.committed else "FAILED", end_time=ended_ms)
         return run_id
 
-    def _one_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
-        """The run tagged with `key`: the oldest one stays, a double that came at the same moment is taken away."""
-        query = f"tags.`{KEY_TAG}` = '{quoted(key)}'"
-        found = self._tracking.runs(self._experiment, query)
-        if not found:
-            made = self._client.create_run(self._experiment, start_time=start_ms, tags={KEY_TAG: key, **tags}, run_name=name)
-            found = self._tracking.runs(self._experiment, query)
-            oldest = str(found[0]["info"]["run_id"])
-            if made.info.run_id != oldest:
-                self._client.delete_run(made.info.run_id)
-        return str(found[0]["info"]["run_id"])
-
     def _parameters(self, log: StageLog) -> list[Any]:
         from mlflow.entities import Param
 
-        short = [(name, value) for name, value in parameters(log.config) if len(value) <= PARAMETER_LENGTH and _NAME.match(name)]
-        return [Param(name, value) for name, value in short[:_MOST_PARAMETERS]]
+        return [Param(name, value) for name, value in parameters_of(log.config).items()]
 
     def _tags(self, log: StageLog) -> list[Any]:
         from mlflow.entities import RunTag
 
-        spec = log.spec
-        kept = {param.key for param in self._parameters(log)}
-        left_out = [name for name, _ in parameters(log.config) if name not in kept]
-        tags = {
-            "align.stage": spec.stage,
+        tags = tags_of_spec(log.spec, log.config) | {
             "align.attempt": log.attempt,
             **{f"align.{name}": value for name, value in log.outcome.items()},
-            "align.code_revision": spec.code_revision,
-            "align.environment": spec.environment,
-            "align.config_digest": log.config_digest,
-            "align.seed": str(spec.seed),
-            "align.parameters_left_out": ", ".join(left_out) or "none",
-            **{f"align.input.{role}": value for role, value in spec.inputs.items()},
             **{f"align.output.{name}": output.digest for name, output in (log.committed.outputs if log.committed else {}).items()},
-            **{f"align.note.{name}": str(value) for name, value in spec.note.items()},
         }
-        return [RunTag(name, value[:4900]) for name, value in tags.items()]
+        return [RunTag(name, value[:TAG_LENGTH]) for name, value in tags.items()]
 
-    def _metrics(self, run_id: str, rows: Sequence[Row], base_ms: int) -> None:
-        """Times come from the rows, so that a repetition writes the same points and not more of them."""
+    def _merged(self, run: Mapping[str, Any], log: StageLog, ended_ms: int) -> None:
+        """The run's own series: a step that it was shown while the run was under way is not written a second time."""
+        points = points_of(log.rows, ended_ms)
+        known = shown(self._tracking, dict(run), {point["key"] for point in points})
+        self._points(str(run["info"]["run_id"]), [point for point in points if (point["key"], point["step"]) not in known])
+
+    def _points(self, run_id: str, points: Sequence[Mapping[str, Any]]) -> None:
         from mlflow.entities import Metric
 
-        points = []
-        for row in rows:
-            at = int(float(row.get("time") or base_ms / 1000) * 1000)
-            for name, value in row.items():
-                if name not in _RESERVED and isinstance(value, (int, float)) and not isinstance(value, bool):
-                    points.append(Metric(_UNKNOWN.sub("_", name)[:250], float(value), at, int(row["step"])))
-        for start in range(0, len(points), _BATCH):
-            self._client.log_batch(run_id, metrics=points[start : start + _BATCH])
+        for start in range(0, len(points), POINTS_A_CALL):
+            self._client.log_batch(run_id, metrics=[Metric(**point) for point in points[start : start + POINTS_A_CALL]])
 
     def _finals(self, run_id: str, metrics: Mapping[str, float], step: int, at_ms: int) -> None:
         row = {f"final.{name}": value for name, value in metrics.items()}
-        self._metrics(run_id, [{"step": step, "time": at_ms / 1000, **row}], at_ms)
+        self._points(run_id, points_of([{"step": step, "time": at_ms / 1000, **row}], at_ms))
 
     def _child(self, parent: str, log: StageLog, attempt: AttemptLog, committed_ms: int) -> None:
         key = f"{log.spec.key}/{attempt.name}"
         tags = {"mlflow.parentRunId": parent, "align.attempt": attempt.name}
         start_ms = min((int(float(row["time"]) * 1000) for row in attempt.metrics if row.get("time")), default=committed_ms)
-        run_id = self._one_run(key, f"attempt {attempt.name}", start_ms, tags)
-        report = attempt.report
+        run = one_run(self._tracking, self._experiment, key, f"attempt {attempt.name}", start_ms, tags)
+        run_id, report = str(run["info"]["run_id"]), attempt.report
         told = {"outcome": "no report"} if report is None else _told(report)
         told |= {f"placement.{name}": canonical_bytes(value).decode() for name, value in attempt.placement.items()}
         for name, value in told.items():
-            self._client.set_tag(run_id, f"align.{name}", value[:4900])
-        self._metrics(run_id, attempt.metrics, committed_ms)
-        complete = report is not None and report.outcome == "complete"
-        self._client.set_terminated(run_id, "FINISHED" if complete else "FAILED", end_time=max(start_ms, committed_ms))
+            self._client.set_tag(run_id, f"align.{name}", value[:TAG_LENGTH])
+        self._points(run_id, points_of(attempt.metrics, committed_ms))
+        self._client.set_terminated(run_id, _status(report), end_time=max(start_ms, committed_ms))
 
     def _artifacts(self, run_id: str, log: StageLog) -> None:
         files = {
@@ -213,6 +178,11 @@ class RunWriter:
             **log.artifacts,
         }
         upload(self._client, run_id, "", files)
+
+
+def _status(report: Report | None) -> str:
+    """MLflow's word for how an attempt ended: an interrupted one was ended from outside, and the next goes on from it."""
+    return {"complete": "FINISHED", "interrupted": "KILLED"}.get(report.outcome if report else "", "FAILED")
 
 
 def _told(report: Report) -> dict[str, str]:

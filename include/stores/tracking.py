@@ -24,10 +24,11 @@ class MlflowRefused(RegistryError):
 class Tracking:
     """An MLflow server. Credentials come from the variables that mlflow itself reads."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, *, timeout_s: float | None = None, attempts: int | None = None) -> None:
         if not uri.startswith(("http://", "https://")):
             raise RegistryError(f"the MLflow tracking URI {uri!r} is not http(s): start a server and give its address")
         self.uri = uri.rstrip("/")
+        self._timeout_s, self._attempts = timeout_s, attempts
 
     def get(self, what: str, **params: Any) -> dict[str, Any]:
         return self._call("GET", what, params=params)
@@ -54,9 +55,11 @@ class Tracking:
         import requests
 
         headers, auth = _credentials()
-        for left in reversed(range(ATTEMPTS)):
+        for left in reversed(range(self._attempts or ATTEMPTS)):
             try:
-                return requests.request(method, self.uri + _API + what, timeout=TIMEOUT_S, headers=headers, auth=auth, **payload)
+                return requests.request(
+                    method, self.uri + _API + what, timeout=self._timeout_s or TIMEOUT_S, headers=headers, auth=auth, **payload
+                )
             except requests.RequestException as error:
                 if left and isinstance(error, requests.Timeout):
                     continue

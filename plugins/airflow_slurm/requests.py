@@ -14,6 +14,7 @@ from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.script import own_exits
 from airflow_slurm.spec import JobSpec, check_below
+from airflow_slurm.watch.lines import Lines
 from airflow_slurm.watch.waiting import Wait
 from airflow_slurm.work.stop import StopPolicy
 from airflow_slurm.work.submit import LookUp, Submitted, Work
@@ -51,6 +52,7 @@ class JobRequest:
     :ivar look_up_s: how long a job whose answer got lost is looked for before it is sent again.
     :ivar stop: how the job is ended when it is given up.
     :ivar expected_output: remote path that the job is to make, if one is to be held against ``root``.
+    :ivar lines: a file of lines that the job writes, handed to the application while it runs; not of an array.
     :ivar carry: small JSON of the caller's, back as ``request_state["carry"]``.
     """
 
@@ -68,6 +70,7 @@ class JobRequest:
     stop: StopPolicy = field(default_factory=StopPolicy)
     carry: Mapping[str, Any] = field(default_factory=dict)
     expected_output: str | None = None
+    lines: Lines | None = None
 
     def work(self, on_claim: Callable[[int], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
@@ -122,6 +125,7 @@ class JobRequest:
             array=done.receipt.array,
             deadline=deadline,
             page=output_address(owner, done.n, done.receipt),
+            lines=self.lines.to_json() if self.lines and not done.receipt.array else {},
             exits={str(code): cause for code, cause in own_exits(self._spec_of(done.n)).items()},
         )
 

@@ -14,6 +14,7 @@ from airflow_slurm.errors import UnknownOutcome
 from airflow_slurm.owners import TERMINAL_STATES
 from airflow_slurm.receipts import Owner
 from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.lines import say_given_up
 from airflow_slurm.watch.poller import Snapshot, hub_of, snapshots
 from airflow_slurm.watch.waiting import Wait, as_json, due
 from airflow_slurm.work.shared import shared_client
@@ -122,6 +123,8 @@ class SlurmJobTrigger(ClusterTrigger):
             self.log.info(
                 "Task is %s: %s", state, view.describe() if view else f"job {wait.job_id} was left to its other owners, or had ended"
             )
+            if view is not None:
+                await say_given_up(wait.lines, wait.n, view, self.log)
         except Exception:
             # Nobody awaits this: without a word here the failure would be invisible. The reconciler does the rest.
             self.log.exception("Job %s could not be ended now; the reconciler will.", wait.job_id)

@@ -16,7 +16,7 @@ from include.settings import catalogue
 from include.stages import plan as planning
 from tests.flows.things import ROOT
 
-CACHED = (services.catalog, services.store, services.registry)
+CACHED = (services.catalog, services.store, services.registry, services.live_registry)
 
 
 class RegistryNotebook:
@@ -26,6 +26,7 @@ class RegistryNotebook:
         self.runs: list[str] = []
         self.versions: list[tuple[str, str]] = []
         self.logs: list[Any] = []
+        self.shown: dict[str, str] = {}
         self.papers: dict[str, Any] = {}
         self.tags: dict[str, dict[str, str]] = {}
 
@@ -33,6 +34,14 @@ class RegistryNotebook:
         self.runs.append(log.spec.key)
         self.logs.append(log)
         return f"run-{len(self.runs)}"
+
+    def running(self) -> list[str]:
+        return [key for key, status in self.shown.items() if status == "RUNNING"]
+
+    def end_run(self, key: str, status: str) -> bool:
+        was = self.shown.get(key) == "RUNNING"
+        self.shown |= {key: status} if was else {}
+        return was
 
     def register(self, name: str, entry: Any) -> int:
         if (name, entry.deployment) not in self.versions:

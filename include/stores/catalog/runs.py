@@ -162,6 +162,13 @@ class Runs:
         with self._db.write("runs") as connection:
             _save_report(connection, key, attempt_name, report)
 
+    def last_closed(self, key: str) -> str | None:
+        """When the newest submission of a key was closed; None while one is open, or where there was none."""
+        query = sa.select(submissions.c.closed_at).where(submissions.c.key == key).order_by(submissions.c.n.desc()).limit(1)
+        with self._db.read() as connection:
+            found: str | None = connection.execute(query).scalar()
+        return found
+
     def unreported(self, since: str, limit: int = 100) -> list[tuple[str, int]]:
         """(key, n) of submissions closed after `since` of which no attempt's report is known, the newest first."""
         known = sa.select(attempts.c.key).where(

@@ -19,6 +19,7 @@ from airflow_slurm.truth.holds import ROLLED_BACK, FirstHold, Step, as_gone, has
 from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.doubts import Doubts
+from airflow_slurm.watch.lines import LineFollower
 from airflow_slurm.watch.output import Output
 from airflow_slurm.watch.poller import Hub, Snapshot, Watched
 from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
@@ -26,10 +27,8 @@ from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
 #: So often is kept how far an output has been copied, and that somebody still looks for a missing job, beside every change of state: what a
 #: restarted triggerer copies twice, or does not count as waited for, is no more than that.
 KEEP_OFFSET_EVERY_S = 300.0
-#: Running tasks of an array whose output is copied at a time, and failed ones whose last output is shown.
-FOLLOWED_TASKS, SHOWN_FAILURES = 4, 20
-#: Bytes at the end of a failed task's output that are shown.
-FAILURE_BYTES = 4096
+#: Running tasks of an array whose output is copied at a time, failed ones whose last output is shown, and bytes of that.
+FOLLOWED_TASKS, SHOWN_FAILURES, FAILURE_BYTES = 4, 20, 4096
 
 
 class _Follower:
@@ -43,8 +42,7 @@ class _Follower:
         self.view = JobView(wait.job_id, wait.cluster, submit_time=wait.queued_at)
         self._wait, self._hub, self._log = wait, hub, log
         self._known = False
-        self._before = self.view
-        self._told = self.view
+        self._before = self._told = self.view
         self._noted_at = 0.0
         self._hold = FirstHold(wait.hold_grace_s)
         #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
@@ -169,6 +167,7 @@ class JobFollower(_Follower):
         super().__init__(wait, hub, log)
         self._tail = LogTail(wait.log_path) if wait.follow_log and wait.log_path else None
         self._kept_at = 0.0
+        self._lines = LineFollower(wait.lines, wait.n, hub, log)
 
     async def look(self, snapshot: Snapshot) -> dict[str, Any] | None:
         """Take in one look of the loop; the event, if there is something to say."""
@@ -189,6 +188,7 @@ class JobFollower(_Follower):
         self._output.say_where(self.view)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
             await self._follow(self._tail, snapshot.at, final=status is not None)
+        await self._lines.look(self.view)
         return None if status is None else {"status": status, "view": self.view.to_json()}
 
     def _go_on(self) -> None:

@@ -37,6 +37,7 @@ class Wait:
     :ivar exits: exit codes, as text, of the batch script itself, with the cause of each: see :func:`airflow_slurm.slurm.script.own_exits`.
     :ivar page: address of the page that shows all of its output.
     :ivar stop: how the job is ended, as :class:`airflow_slurm.work.stop.StopPolicy` in JSON.
+    :ivar lines: a file of lines to hand over while the job runs, as :class:`airflow_slurm.watch.lines.Lines` in JSON; empty for none.
     """
 
     key: str
@@ -62,6 +63,7 @@ class Wait:
     queued_at: float | None = None
     exits: dict[str, str] = field(default_factory=dict)
     page: str = ""
+    lines: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Wait:

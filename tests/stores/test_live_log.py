@@ -1,0 +1,140 @@
+"""A run on its way, on a real MLflow server: what it shows while the job runs, over attempts and restarts, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from include.domain.spec import Report
+from include.stores.catalog import Catalog
+from include.stores.live_log import LIVE_TAG
+from include.stores.mlflow_runs import run_of
+from include.stores.registry import AttemptLog, Registry, StageLog
+from include.stores.tracking import tags_of
+from tests.stores.things import commit, manifest, spec
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def rows(*steps: int, base: float = 1000.0, value: float = 1.0) -> list[dict[str, Any]]:
+    return [{"step": step, "time": base + step, "loss": value / step, "tokens": 5, "odd": None} for step in steps]
+
+
+def history(registry: Registry, key: str, name: str = "loss") -> list[tuple[int, float]]:
+    run = run_of(registry.tracking, registry.experiment_id, key)
+    assert run is not None
+    found = registry.tracking.get("metrics/get-history", run_id=run["info"]["run_id"], metric_key=name).get("metrics", [])
+    return sorted((int(point["step"]), round(float(point["value"]), 6)) for point in found)
+
+
+def status(registry: Registry, key: str) -> str:
+    run = run_of(registry.tracking, registry.experiment_id, key)
+    return str(run["info"]["status"]) if run else "none"
+
+
+def test_a_run_is_shown_with_its_curves_before_anything_is_committed(registry: Registry) -> None:
+    asked = spec()
+    log = registry.live(asked, "1-7.0")
+    assert log.begin() == 0
+    log.tell(rows(1, 2), 80)
+    log.tell(rows(3), 120)
+    assert status(registry, asked.key) == "RUNNING"
+    assert history(registry, asked.key) == [(1, 1.0), (2, 0.5), (3, 0.333333)]
+    run = run_of(registry.tracking, registry.experiment_id, asked.key)
+    assert run is not None
+    assert {p["key"]: p["value"] for p in run["data"]["params"]} == {"learning_rate": "0.00002", "steps": "10"}
+    assert tags_of(run["data"])["align.stage"] == "sft"
+    assert registry.running() == [asked.key]
+
+
+def test_the_same_lines_twice_are_the_same_points_and_a_restart_goes_on(registry: Registry) -> None:
+    asked = spec()
+    first = registry.live(asked, "1-7.0")
+    first.begin()
+    first.tell(rows(1, 2), 80)
+    again = Registry(registry.tracking.uri, registry.experiment).live(asked, "1-7.0")
+    assert again.begin() == 80
+    again.tell(rows(2, 3), 120)
+    first.tell(rows(1, 2, 3), 120)
+    for key in (asked.key, f"{asked.key}/1-7.0"):
+        assert [step for step, _ in history(registry, key)] == [1, 2, 3]
+
+
+def test_steps_that_a_resumed_attempt_repeats_are_shown_once_and_in_its_own_run(registry: Registry, sqlite_catalog: Catalog) -> None:
+    asked = spec()
+    first = registry.live(asked, "1-7.0")
+    first.begin()
+    first.tell(rows(1, 2, 3, 4), 90)
+    registry.end_attempt(asked.key, "1-7.0", "KILLED")
+    second = registry.live(asked, "2-9.0")
+    assert second.begin() == 0
+    second.tell(rows(3, 4, 5, base=9000, value=1.1), 90)
+    assert [step for step, _ in history(registry, asked.key)] == [1, 2, 3, 4, 5]
+    assert [step for step, _ in history(registry, f"{asked.key}/2-9.0")] == [3, 4, 5]
+    restarted = registry.live(asked, "2-9.0")
+    assert restarted.begin() == 90
+    restarted.tell(rows(6, base=9000), 120)
+    done = commit(sqlite_catalog, asked, {"policy": manifest("policy")}, "2-9.0")
+    interrupted = Report(asked.key, "1-7.0", "interrupted", "signal", 0, 4, 10, {}, {})
+    complete = Report.from_json(done.report.to_json() | {"first_step": 2, "resumed_from": {"attempt": "1-7.0", "step": 2}})
+    attempts = [
+        AttemptLog("1-7.0", interrupted, rows(1, 2, 3, 4)),
+        AttemptLog("2-9.0", complete, [*rows(3, 4, 5, base=9000, value=1.1), *rows(6, base=9000)]),
+    ]
+    registry.log_run(StageLog(asked, done, attempts, {"steps": 10}))
+    assert [step for step, _ in history(registry, asked.key)] == [1, 2, 3, 4, 5, 6]
+    assert status(registry, asked.key) == "FINISHED"
+    assert [status(registry, f"{asked.key}/{name}") for name in ("1-7.0", "2-9.0")] == ["KILLED", "FINISHED"]
+    assert registry.running() == []
+
+
+def test_what_was_not_told_while_it_ran_is_told_at_the_commit(registry: Registry, sqlite_catalog: Catalog) -> None:
+    asked = spec()
+    log = registry.live(asked, "1-7.0")
+    log.begin()
+    log.tell(rows(1, 2), 80)
+    done = commit(sqlite_catalog, asked, {"policy": manifest("policy")})
+    told = [*rows(1, 2, 3), {"step": 2, "time": 1002.5, "validation_loss": 0.7}]
+    registry.log_run(StageLog(asked, done, [AttemptLog("1-7.0", done.report, told)], {"steps": 10}))
+    assert [step for step, _ in history(registry, asked.key)] == [1, 2, 3]
+    assert history(registry, asked.key, "validation_loss") == [(2, 0.7)]
+
+
+def test_who_comes_late_changes_nothing_of_a_finished_run(registry: Registry, sqlite_catalog: Catalog) -> None:
+    asked = spec()
+    done = commit(sqlite_catalog, asked, {"policy": manifest("policy")})
+    registry.log_run(StageLog(asked, done, [AttemptLog("1-7.0", done.report, rows(1))], {"steps": 10}))
+    assert registry.live(asked, "1-7.0").begin() is None
+    assert registry.end_run(asked.key, "KILLED") is False
+    assert status(registry, asked.key) == "FINISHED"
+
+
+@pytest.mark.parametrize("end", ["FAILED", "KILLED"])
+def test_a_run_ends_once_and_runs_again_with_its_next_attempt(registry: Registry, end: str) -> None:
+    asked = spec()
+    registry.live(asked, "1-7.0").begin()
+    assert registry.end_run(asked.key, end) is True
+    assert registry.end_run(asked.key, "FINISHED") is False
+    assert status(registry, asked.key) == end
+    registry.live(asked, "2-8.0").begin()
+    assert status(registry, asked.key) == "RUNNING"
+
+
+def test_figures_that_are_none_are_left_out_and_names_are_made_fit(registry: Registry) -> None:
+    asked = spec()
+    log = registry.live(asked, "1-7.0")
+    log.begin()
+    log.tell([{"loss": 1.0}, {"step": "x", "time": 1.0, "loss": 1}, {"step": 1, "time": 5.0, "a@b": 2.0, "n": float("inf"), "t": True}], 9)
+    run = run_of(registry.tracking, registry.experiment_id, asked.key)
+    assert run is not None
+    assert [metric["key"] for metric in run["data"]["metrics"]] == ["a_b"]
+
+
+def test_a_tag_that_somebody_spoilt_is_begun_anew(registry: Registry) -> None:
+    asked = spec()
+    registry.live(asked, "1-7.0").begin()
+    run = run_of(registry.tracking, registry.experiment_id, asked.key)
+    assert run is not None
+    registry.tracking.post("runs/set-tag", run_id=run["info"]["run_id"], key=LIVE_TAG, value="[oh")
+    assert registry.live(asked, "1-7.0").begin() == 0
