@@ -25,6 +25,7 @@ class Crowd:
     """At the process edge: what the login nodes of a cluster answer. Jobs by id: name and state.
 
     :ivar saves: whether a job that is told to save ends. :ivar late: how often accounting still lacks the ended ones.
+    :ivar others: ids of jobs that may not be ended.
     :ivar silent_looks: which of the questions to the queue, from 1, are not answered.
     :ivar connections: how often a client was made, and ``most`` how many there were at a time.
     """
@@ -34,6 +35,7 @@ class Crowd:
     reason: str = "None"
     saves: bool = True
     late: int = 0
+    others: tuple[str, ...] = ()
     accounting_down: bool = False
     silent_looks: tuple[int, ...] = ()
     asked: list[list[str]] = field(default_factory=list)
@@ -78,9 +80,20 @@ class Crowd:
             return Answer("".join(_line(self, job_id) for job_id in self.jobs if asked_for(argv, job_id, self.jobs[job_id][0])), "", 0)
         if argv[0] == "sacct":
             return self._recorded(argv)
-        if argv[0] == "scancel" and argv[-1] in self.jobs:
-            self._cancel(argv)
+        if argv[0] == "scancel":
+            return self._cancelled(argv)
         return Answer("", "", 0)
+
+    def _cancelled(self, argv: Sequence[str]) -> Answer:
+        ids = [word for word in argv[1:] if word[0].isdigit()]
+        refused = [i for i in ids if i in self.others]
+        gone = [i for i in ids if i not in self.jobs and i not in refused]
+        for job_id in ids:
+            if job_id in self.jobs and job_id not in refused:
+                self._cancel(argv, job_id)
+        said = [f"scancel: error: Kill job error on job id {i}: Access/permission denied\n" for i in refused]
+        said += [f"scancel: error: Kill job error on job id {i}: Invalid job id specified\n" for i in gone]
+        return Answer("", "".join(said), 1 if said else 0)
 
     def _recorded(self, argv: Sequence[str]) -> Answer:
         if self.accounting_down:
@@ -95,14 +108,14 @@ class Crowd:
         ]
         return Answer("".join(rows), "", 0)
 
-    def _cancel(self, argv: Sequence[str]) -> None:
-        state = self.jobs[argv[-1]][1]
+    def _cancel(self, argv: Sequence[str], job_id: str) -> None:
+        state = self.jobs[job_id][1]
         if "--state=PENDING" in argv and state != "PENDING":
             return
         if "--signal=USR1" not in argv:
-            self.end(argv[-1], "CANCELLED by 1000")
+            self.end(job_id, "CANCELLED by 1000")
         elif self.saves:
-            self.end(argv[-1], "FAILED")
+            self.end(job_id, "FAILED")
 
 
 class Client(SlurmClient):

@@ -61,7 +61,7 @@ class Node(LoginNode):
         if argv[:4] == ["scontrol", "--oneliner", "show", "node"]:
             return Answer(f"NodeName={argv[-1]} State=IDLE+DRAIN Reason={self.drained}\n", "", 0)
         if argv[0] == "scancel":
-            rows[argv[-1]] = ["CANCELLED", "None", "N/A", "(null)"]
+            rows |= {word: ["CANCELLED", "None", "N/A", "(null)"] for word in argv[1:] if word[0].isdigit()}
         elif argv[:2] == ["scontrol", "release"]:
             for job_id in [i for i, row in rows.items() if i.partition("_")[0] == argv[-1] and row[1] == "JobHeldUser"]:
                 rows[job_id] = ["PENDING", "Priority", "60", "(null)"]

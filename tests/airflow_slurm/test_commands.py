@@ -162,4 +162,7 @@ def test_nothing_but_a_job_id_reaches_scancel(job_id: str) -> None:
 
 def test_an_array_or_one_of_its_tasks_is_cancelled() -> None:
     assert commands.scancel("5501") == ["scancel", "5501"]
+    assert commands.scancel(["5501", "5502_4"], waiting_only=True) == ["scancel", "--state=PENDING", "5501", "5502_4"]
+    with pytest.raises(InvalidSpec):
+        commands.scancel([])
     assert commands.scancel("5501_4", signal="USR1") == ["scancel", "--batch", "--signal=USR1", "5501_4"]

@@ -345,6 +345,23 @@ def test_what_left_a_log_had_started_and_is_not_sent_again_in_the_same_try(
     assert again.value.kwargs["request_state"]["n"] == 2
 
 
+def test_what_slurm_had_put_back_is_sent_again_in_the_same_try_although_its_log_is_there(
+    make: Make, store: FileReceipts, there: Files
+) -> None:
+    task = make(expected_output="/out", output="/logs/%j.txt")
+    first = task.execute()
+    there.add("/logs/7.txt")
+    lost = JobView("7", phase=Phase.LOST, state="PENDING", cause=FORGOTTEN, retryable=True, restarts=1)
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(first, ended(lost))
+    assert again.value.kwargs["request_state"]["n"] == 2
+    end = store.end_of("work", 1)
+    assert end is not None
+    assert (end.outcome, end.cause) == ("interrupted", FORGOTTEN)
+    there.add("/out")  # and of the second submission, with its output there, nothing more is sent
+    assert task.resume(again.value, ended(replace(lost, job_id="8")))["n"] == 2
+
+
 def ended(view: JobView) -> dict[str, Any]:
     return {"status": "ended", "view": view.to_json()}
 

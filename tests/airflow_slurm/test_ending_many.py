@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 
 from airflow_slurm import triggers
-from airflow_slurm.errors import ControllerUnreachable
+from airflow_slurm.errors import CommandRefused, ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.remote.client import IDS_A_SCANCEL, Answer
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.work import looking, shared, stop
+from airflow_slurm.work.cancelling import cancel
 from airflow_slurm.work.stop import end_job
 
 from .crowd import Client, Crowd, Hook
@@ -51,7 +54,8 @@ async def test_fifty_share_one_connection_and_its_looks(store: FileReceipts, mon
     assert crowd.open == 0
     assert crowd.count("squeue") <= took_s / STOP["pause_s"] + 2
     assert crowd.count("sacct") <= crowd.count("squeue")
-    assert [argv[1:3] for argv in crowd.asked if argv[0] == "scancel"] == [["--batch", "--signal=USR1"]] * 50
+    assert [sorted(argv[3:]) for argv in crowd.asked if argv[0] == "scancel"] == [[str(1000 + i) for i in range(50)]]
+    assert all(argv[1:3] == ["--batch", "--signal=USR1"] for argv in crowd.asked if argv[0] == "scancel")
     assert all((end := store.end_of(key, 1)) is not None and end.closed_by == "on_kill" for key in keys)
 
 
@@ -64,8 +68,48 @@ async def test_those_that_do_not_save_are_cancelled_in_order(store: FileReceipts
     assert crowd.connections == 1
     assert crowd.count("squeue") <= took_s / STOP["pause_s"] + 2
     for job_id in ("1000", "1049"):
-        mine = [" ".join(argv) for argv in crowd.asked if argv[0] == "scancel" and argv[-1] == job_id]
-        assert mine == [f"scancel --batch --signal=USR1 {job_id}", f"scancel {job_id}"]
+        mine = [[word for word in argv[1:] if word.startswith("-")] for argv in crowd.asked if argv[0] == "scancel" and job_id in argv]
+        assert mine == [["--batch", "--signal=USR1"], []]
+    assert crowd.count("scancel") == 2
+
+
+async def test_what_is_refused_of_one_is_said_of_that_one_alone(store: FileReceipts) -> None:
+    crowd = Crowd(saves=False)
+    crowd.submitted(store, 5)
+    crowd.others, client = ("1002",), Client(crowd)
+    del crowd.jobs["1004"]  # has ended, and is not there any more
+    said = await asyncio.gather(*(cancel(client, str(1000 + i)) for i in range(5)), return_exceptions=True)
+    assert [type(answer).__name__ for answer in said] == ["NoneType", "NoneType", "CommandRefused", "NoneType", "NoneType"]
+    assert list(crowd.jobs) == ["1002"]
+    assert crowd.count("scancel") == 1
+
+
+async def test_where_slurm_does_not_say_of_which_each_is_cancelled_by_itself(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, 3)
+    answer = crowd.answer
+
+    async def refuses(argv: Sequence[str]) -> Answer:
+        said = await answer(argv)
+        return Answer("", "scancel: error: Access/permission denied\n", 1) if "1001" in argv else said
+
+    monkeypatch.setattr(crowd, "answer", refuses)
+    client = Client(crowd)
+    said = await asyncio.gather(*(cancel(client, str(1000 + i)) for i in range(3)), return_exceptions=True)
+    assert [isinstance(answer, CommandRefused) for answer in said] == [False, True, False]
+    assert crowd.count("scancel") == 4
+
+
+async def test_a_thousand_take_no_line_longer_than_any_shell_allows(store: FileReceipts) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, 1000)
+    client = Client(crowd)
+    await asyncio.gather(*(cancel(client, job_id) for job_id in list(crowd.jobs)))
+    assert crowd.jobs == {}
+    assert crowd.count("scancel") == 1000 / IDS_A_SCANCEL
+    # Another signal, or another cluster, is another command.
+    await asyncio.gather(cancel(client, "1"), cancel(client, "1"), cancel(client, "1", signal="KILL"), cancel(client, "1", cluster="c2"))
+    assert crowd.count("scancel") == 1000 / IDS_A_SCANCEL + 3
 
 
 async def test_a_later_one_opens_a_new_connection_when_the_last_has_left(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,18 @@ def queued(state: str, restarts: int = 0, reason: str = "None", code: int = 0) -
 def accounted(*states: str, code: int = 0) -> list[AccountingRow]:
     return [
         AccountingRow(
-            "90210", "90210", parse_state(state), code, 0, 10.0 + i, 20.0 + i, 30.0 + i if state in ENDED else None, 10.0, 1, "n1", "x"
+            "90210",
+            "90210",
+            parse_state(state),
+            code,
+            0,
+            10.0 + i,
+            None if state == "PENDING" else 20.0 + i,
+            30.0 + i if state in ENDED else None,
+            10.0,
+            1,
+            "n1",
+            "x",
         )
         for i, state in enumerate(states)
     ]
@@ -175,6 +187,54 @@ def test_a_job_that_anybody_saw_run_is_not_forgotten() -> None:
     assert not may_be_forgotten(*after_a_grace("RUNNING"))
     earlier = JobView("90210", history=(Change(1.0, "PENDING"), Change(2.0, "RUNNING")))
     assert not may_be_forgotten(*after_a_grace(before=earlier))
+
+
+AGAIN = replace(START, state="PENDING", restarts=1, put_back_at=11.0, history=(Change(1.0, "RUNNING"), Change(2.0, "PENDING", restarts=1)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "states", "lost"),
+    [
+        ({}, ("PREEMPTED", "PENDING"), True),
+        # The first run's end never reached accounting, as the controller died with it; its time of submission tells that it is the first's.
+        ({}, ("RUNNING",), True),
+        ({"put_back_at": None}, ("RUNNING",), False),
+        ({"put_back_at": 10.0}, ("RUNNING",), False),
+        ({}, ("RUNNING", "PENDING"), True),
+        ({}, (), True),
+        # It ran again, or may have.
+        ({}, ("PREEMPTED", "RUNNING"), False),
+        ({"start_time": 20.0}, ("PREEMPTED", "PENDING"), False),
+        ({"history": (*AGAIN.history, Change(3.0, "RUNNING", restarts=1))}, ("PREEMPTED", "PENDING"), False),
+        ({"incarnations": (Incarnation(1, "COMPLETED"),)}, ("PREEMPTED", "PENDING"), False),
+        ({"incarnations": (Incarnation(0, "PREEMPTED"),)}, ("PREEMPTED", "PENDING"), True),
+        # Only accounting was told that it was put back: no look came by.
+        ({"restarts": 0, "state": "RUNNING", "start_time": 20.0, "put_back_at": None, "history": (Change(1.0, "RUNNING"),)}, ("PREEMPTED", "PENDING"), True),
+        ({"restarts": 0, "state": "RUNNING", "start_time": 20.0, "put_back_at": None, "history": (Change(1.0, "RUNNING"),)}, ("CANCELLED", "PENDING"), False),
+    ],
+)  # fmt: skip
+def test_a_job_that_was_put_back_and_of_which_no_run_is_known_since_is_lost(
+    changed: dict[str, Any], states: tuple[str, ...], lost: bool
+) -> None:
+    view, seen = after_a_grace(*states, before=replace(AGAIN, **changed))
+    assert view.phase is Phase.UNKNOWN
+    assert may_be_forgotten(view, seen) is lost
+
+
+def test_what_the_runs_before_cost_is_kept_of_a_job_that_was_put_back_and_forgotten() -> None:
+    rows = [replace(row, gpus=4) for row in accounted("PREEMPTED")] + accounted("RUNNING", "PENDING")[1:]
+    view = judge(AGAIN, Observation(0, None, True, rows))
+    lost = forgotten(judge(view, Observation(500, None, True, rows)), booted_at=200.0, submitted_at=view.put_back_at)
+    assert (lost.cause, lost.lost_gpu_seconds) == (FORGOTTEN, 40.0)
+
+
+def test_when_slurm_put_a_job_back_is_its_new_time_of_submission() -> None:
+    first = judge(START, Observation(0, queued("RUNNING")))
+    again = judge(first, Observation(60, replace(queued("PENDING", 1), submit_time=55.0)))
+    assert (first.put_back_at, again.put_back_at, again.submit_time) == (None, 55.0, 10.0)
+    # Of one that only accounting saw put back, it is accounting's.
+    assert judge(first, Observation(60, None, True, accounted("PREEMPTED", "PENDING"))).put_back_at == 11.0
+    assert judge(first, Observation(60, None, True, accounted("PREEMPTED", "RUNNING"))).put_back_at is None
 
 
 def test_while_somebody_does_not_answer_nothing_is_forgotten() -> None:

@@ -24,6 +24,7 @@ from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK
+from .faults.helpers import appears
 
 pytestmark = pytest.mark.slurm
 
@@ -68,3 +69,53 @@ async def test_what_never_ran_is_forgotten_and_nothing_else(
     running = follower_of(other, Hub(client=client), structlog.get_logger())
     assert await running.look(await take_snapshot(client, [running.watched])) is None
     assert running.view.state in ("RUNNING", "PENDING", "CONFIGURING")
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_was_pushed_out_and_put_back_is_lost_with_its_controller(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, tmp_path: Path, shared: Path, heard: bool
+) -> None:
+    """Seen to run, pushed out, seen waiting again; then the controller comes back without it. Accounting has heard of the second wait, or not."""
+    kept, state = tmp_path / "state", slurm.base / "state"
+    await asyncio.to_thread(slurm.kill, "slurmctld", signal.SIGTERM)
+    shutil.copytree(state, kept)
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+
+    spec = JobSpec(body=f"touch {shared}/ran; sleep 120", output="/dev/null", mem="50M", partition="scavenge", requeue=True)
+    done = await submit(client, store, Work(key, lambda n: spec, lambda n: job_name_for(key, n)), OWNER, look_up=QUICK)
+    wait = Wait(
+        key, done.n, done.receipt.job_id, done.receipt.job_name, done.since, OWNER, "airflow_slurm.file_receipts.FileReceipts",
+        {"root": str(store.root)}, submitted_at=done.receipt.submitted_at, queued_at=done.receipt.queued_at, hold_grace_s=0.0,
+    )  # fmt: skip
+    follower = follower_of(wait, Hub(client=client), structlog.get_logger())
+    await appears(shared / "ran")
+    assert await follower.look(await take_snapshot(client, [follower.watched])) is None
+    assert follower.view.state == "RUNNING"
+    all_nodes = ("--partition=urgent", "--nodes=2", "--exclusive", "--mem=50M")
+    await asyncio.to_thread(slurm.run, "sbatch", *all_nodes, "--output=/dev/null", "--wrap=sleep 1")
+    async with asyncio.timeout(30):
+        while (follower.view.state, follower.view.restarts) != ("PENDING", 1):
+            await asyncio.sleep(0.3)
+            assert await follower.look(await take_snapshot(client, [follower.watched])) is None
+    assert follower.view.put_back_at is not None
+    assert follower.view.put_back_at > (done.receipt.queued_at or 0.0)
+    async with asyncio.timeout(20):
+        while heard and len([row for row in await client.accounting(0, ids=[wait.job_id]) if row.name == wait.job_name]) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.3)
+    await asyncio.sleep(1.5)
+    await asyncio.to_thread(slurm.kill, "slurmctld")
+    shutil.rmtree(state)
+    shutil.copytree(kept, state)
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+
+    look = await take_snapshot(client, [follower.watched])
+    assert look.queue == {}
+    assert await follower.look(look) is None
+    event = await follower.look(replace(look, at=time.time() + 500))
+    assert event is not None
+    # The number is given away again, to each of these tests.
+    mine = [row for row in (look.accounting or {})[wait.job_id] if row.name == wait.job_name]
+    cause = FORGOTTEN if len(mine) > 1 else "preempted"
+    assert cause == FORGOTTEN or not heard
+    assert (event["status"], event["view"]["phase"], event["view"]["cause"], event["view"]["retryable"]) == ("ended", "lost", cause, True)
+    assert next(run["state"] for run in event["view"]["incarnations"]) == "PREEMPTED"

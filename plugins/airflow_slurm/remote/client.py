@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 #: ESLURM_ALREADY_DONE (2021) as an exit code: scancel 22.05 ends so, without a word, if some task of an array has no process.
 ALREADY_DONE = 2021 & 0xFF
-#: Ids in one sacct command, and names: its whole line has to stay below the 128 KiB that Linux allows one argument.
-IDS_A_COMMAND, NAMES_A_COMMAND = 5000, 500
+#: Ids in one sacct command, and names: its whole line has to stay below the 128 KiB that Linux allows one argument. scancel asks the controller
+#: about each of its ids.
+IDS_A_COMMAND, NAMES_A_COMMAND, IDS_A_SCANCEL = 5000, 500, 200
 
 
 @dataclass(frozen=True)
@@ -200,16 +201,22 @@ class SlurmClient:
         """Why some of these nodes (as Slurm lists them) are down or drained."""
         return parse.node_reasons(await self._ask(commands.scontrol_show_nodes(nodes, cluster or self._site.cluster)))
 
-    async def cancel(self, job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> None:
-        """End a job, or send its processes a signal. A job that has ended already, or is unknown, is no error."""
-        argv = commands.scancel(job_id, signal=signal, cluster=cluster or self._site.cluster, waiting_only=waiting_only)
-        try:
-            await self._ask(argv)
-        except CommandRefused as error:
-            if error.code != ALREADY_DONE and not any(
-                text in error.words for text in ("Invalid job id", "already completing or completed", "already finished")
-            ):
-                raise
+    async def cancel(
+        self, job_ids: str | Sequence[str], *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False
+    ) -> None:
+        """End a job, or several, or send their processes a signal. One that has ended already, or is unknown, is no error.
+
+        :raises CommandRefused: some were refused, and which is not said; the others were done.
+        """
+        ids = [job_ids] if isinstance(job_ids, str) else job_ids
+        for first in range(0, len(ids), IDS_A_SCANCEL):
+            some = ids[first : first + IDS_A_SCANCEL]
+            argv = commands.scancel(some, signal=signal, cluster=cluster or self._site.cluster, waiting_only=waiting_only)
+            try:
+                await self._ask(argv)
+            except CommandRefused as error:
+                if error.code != ALREADY_DONE and not failures.all_over(error.words):
+                    raise
 
     async def version(self) -> str:
         """Slurm's version, such as ``22.05.8``."""

@@ -157,18 +157,23 @@ def scontrol_show_nodes(nodes: str, cluster: str | None = None) -> list[str]:
     return ["scontrol", *clusters_option(cluster), "--oneliner", "show", "node", nodes]
 
 
-def scancel(job_id: str, *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False) -> list[str]:
-    """End a job; with a signal, send that to its batch shell instead (``--batch``), which is the program itself after ``exec``.
+def scancel(
+    job_ids: str | Sequence[str], *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False
+) -> list[str]:
+    """End a job, or several; with a signal, send that to the batch shell instead (``--batch``), which is the program itself after ``exec``.
 
     ``5501`` means every task of an array, ``5501_4`` one.
 
-    :param waiting_only: only those tasks of an array that have not started.
+    :param waiting_only: only what has not started, such as some tasks of an array.
     """
     if signal is not None and not re.fullmatch(r"[A-Z]+[0-9]?|[0-9]{1,2}", signal):
         raise InvalidSpec("signal", f"{signal!r} is not a signal's name or number")
+    ids: list[str] = list(job_ids) if isinstance(job_ids, (list, tuple)) else [str(job_ids)]
+    if not ids:
+        raise InvalidSpec("job_id", "scancel needs a job id")
     sent = ["--batch", f"--signal={signal}"] if signal else []
     sent += ["--state=PENDING"] if waiting_only else []
-    return ["scancel", *sent, *clusters_option(cluster), check_job_id(job_id)]
+    return ["scancel", *sent, *clusters_option(cluster), *map(check_job_id, ids)]
 
 
 def version() -> list[str]:

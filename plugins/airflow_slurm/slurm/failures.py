@@ -35,6 +35,10 @@ _ACCOUNTING_DOWN = re.compile(
     r"Problem talking to the database|Connection refused|persistent connection|slurmdbd|Unable to contact|" + _UNHEARD.pattern,
     re.IGNORECASE,
 )
+#: What scancel says of a job that needs no ending any more.
+_OVER = re.compile(r"Invalid job id|already completing or completed|already finished", re.IGNORECASE)
+#: So much of what Slurm says is kept.
+_MOST_WORDS = 2000
 _NO_CONFIGURATION = re.compile(r"Could not establish a configuration source|Unable to process configuration file", re.IGNORECASE)
 
 
@@ -43,7 +47,19 @@ def words_of(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     ours = [line for line in lines if re.match(r"(?:slurm_load_jobs |s[a-z]+: )?(?:error|fatal):|s[a-z]+: ", line)]
     cleaned = [re.sub(r"^(?:s[a-z]+: )?(?:error: |fatal: )?", "", line) for line in ours or lines]
-    return "; ".join(dict.fromkeys(cleaned))[:2000]
+    return "; ".join(dict.fromkeys(cleaned))[:_MOST_WORDS]
+
+
+def all_over(words: str) -> bool:
+    """Whether all that scancel complained of, in :func:`words_of` it, is that jobs have ended, or are not there. Words that were cut may hide more."""
+    return len(words) < _MOST_WORDS and all(_OVER.search(line) for line in words.split("; "))
+
+
+def refused_ids(words: str) -> set[str]:
+    """The jobs of which scancel said that they may not be ended; none if it did not say which, or its words were cut."""
+    refused = [re.search(r"\bjob id ([0-9]+(?:[_+][0-9]+)?)\b", line) for line in words.split("; ") if not _OVER.search(line)]
+    ids = {found.group(1) for found in refused if found}
+    return ids if all(refused) and len(words) < _MOST_WORDS else set()
 
 
 def submission_failure(stderr: str, code: int) -> SlurmError:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from airflow_slurm.errors import InvalidSpec
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow, array_tasks
 from airflow_slurm.slurm.states import Phase, parse_state
-from airflow_slurm.truth.reconcile import FORGOTTEN, Observation
+from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, still_waits
 from airflow_slurm.truth.view import JobView
 
 Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
@@ -113,12 +113,12 @@ def removed_before_start(view: JobView, last: Iterable[AccountingRow]) -> bool:
 
 
 def forgotten_whole(open_tasks: Iterable[Observation], last: Iterable[AccountingRow]) -> bool:
-    """Whether the controller may have lost an array: it knows none of the tasks that have not ended, and accounting no run of the one
-    that has the array's own id. As long as it knows one, a task that is missing was removed by somebody.
+    """Whether the controller may have lost an array: it knows none of the tasks that have not ended, and accounting no run (since Slurm put it back)
+    of the one that has the array's own id. As long as it knows one, a task that is missing was removed by somebody.
 
     :param last: accounting's rows of the task that has the array's own id.
     """
-    return all(seen.queue_read and seen.queue is None for seen in open_tasks) and all(row.state.info.phase is Phase.WAITING for row in last)
+    return all(seen.queue_read and seen.queue is None for seen in open_tasks) and still_waits(list(last))
 
 
 def never_ran(view: JobView, tasks: Mapping[str, Mapping[str, Any]]) -> bool:

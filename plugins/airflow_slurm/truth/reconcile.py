@@ -86,20 +86,42 @@ def wants_accounting(row: QueueRow | None) -> bool:
 
 
 def may_be_forgotten(view: JobView, seen: Observation) -> bool:
-    """Whether all that is known fits a job that its controller lost before it ran: both were asked, past the grace, and nobody
-    has ever seen a run of it."""
-    return (
-        view.phase is Phase.UNKNOWN
-        and seen.queue_read
-        and seen.queue is None
-        and seen.accounting_kept
-        and seen.accounting is not None
-        and all(row.state.info.phase is Phase.WAITING for row in seen.accounting)
-        and view.start_time is None
-        and not view.incarnations
-        # Where Slurm had no word yet, the history holds the phase's.
-        and all(change.state in (*Phase, "") or parse_state(change.state).info.phase is Phase.WAITING for change in view.history)
-    )
+    """Whether all that is known fits a job that its controller lost before it ran, or before it ran again: both were asked, past the grace, and
+    nobody has seen a run of it since its submission, or since Slurm put it back."""
+    if view.phase is not Phase.UNKNOWN or not seen.queue_read or seen.queue is not None or not seen.accounting_kept:
+        return False
+    rows = seen.accounting
+    if rows is None:
+        return False
+    now = max(view.restarts, _put_back(rows))
+    ran = [change.restarts for change in view.history if not _waits(change.state)] + [run.restart for run in view.incarnations]
+    if view.start_time is not None:
+        ran.append(view.restarts)
+    later = [row for number, row in enumerate(rows) if number >= now or not _before(row, view.put_back_at)]
+    return all(number < now for number in ran) and all(row.state.info.phase is Phase.WAITING for row in later)
+
+
+def still_waits(rows: Sequence[AccountingRow]) -> bool:
+    """Whether accounting knows of no run of a job, or of none since Slurm put it back."""
+    return all(row.state.info.phase is Phase.WAITING for row in rows[_put_back(rows) :])
+
+
+def _put_back(rows: Sequence[AccountingRow]) -> int:
+    """How often Slurm has put a job back of which accounting says that it waits; 0 where it does not say so."""
+    waits = bool(rows) and rows[-1].state.info.phase is Phase.WAITING and rows[-1].start_time is None
+    return len(rows) - 1 if waits and all(row.state.info.may_return for row in rows[:-1]) else 0
+
+
+def _waits(state: str) -> bool:
+    # Where Slurm had no word yet, a history holds the phase's. A job that is being put back is shown as COMPLETING with its next number.
+    return state in (*Phase, "") or parse_state(state).info.phase in (Phase.WAITING, Phase.ENDING)
+
+
+def _before(row: AccountingRow, put_back_at: float | None) -> bool:
+    """Whether a run that accounting knows is of before a job was put back: with that, Slurm gives it a new time of submission."""
+    if row.state.info.may_return:
+        return True
+    return put_back_at is not None and row.submit_time is not None and row.submit_time < put_back_at
 
 
 def forgotten(view: JobView, booted_at: float | None, submitted_at: float | None) -> JobView:
@@ -130,6 +152,7 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         node_list=row.node_list,
         restarts=row.restarts,
         submit_time=_first(before.submit_time, row.submit_time),
+        put_back_at=row.submit_time if row.restarts and info.phase is Phase.WAITING else before.put_back_at,
         start_time=None if info.phase is Phase.WAITING else row.start_time,
         estimated_start=row.start_time if info.phase is Phase.WAITING else None,
         observed_at=seen.at,
@@ -176,7 +199,12 @@ def _in_accounting(before: JobView, seen: Observation, rows: Sequence[Accounting
     newest = rows[-1]
     info = newest.state.info
     if not info.phase.ended:
-        return _missing(before, seen, graces, f"it left the queue, and accounting still says {newest.state.name}")
+        told = before
+        if all(run.restart < len(rows) - 1 for run in before.incarnations):
+            told = replace(told, incarnations=_earlier(rows, len(rows) - 1))
+        if _put_back(rows):
+            told = replace(told, put_back_at=newest.submit_time)
+        return _missing(told, seen, graces, f"it left the queue, and accounting still says {newest.state.name}")
     view = replace(
         before,
         phase=info.phase,
@@ -234,12 +262,15 @@ def _with_incarnations(view: JobView, rows: Sequence[AccountingRow]) -> JobView:
     """All runs of the job; the newest as the view has it, since accounting may lag behind the queue."""
     gpus = rows[-1].gpus if len(rows) == view.restarts + 1 else None
     newest = Incarnation(view.restarts, view.state, view.start_time, view.end_time, view.elapsed_s, view.nodes, view.node_list, gpus)
-    earlier = [
+    return replace(view, incarnations=(*_earlier(rows, view.restarts), newest))
+
+
+def _earlier(rows: Sequence[AccountingRow], before: int) -> tuple[Incarnation, ...]:
+    """The runs before the one of a number."""
+    return tuple(
         Incarnation(number, row.state.name, row.start_time, row.end_time, row.elapsed_s, row.nodes, row.node_list, row.gpus)
-        for number, row in enumerate(rows)
-        if number < view.restarts
-    ]
-    return replace(view, incarnations=(*earlier, newest))
+        for number, row in enumerate(rows[:before])
+    )
 
 
 Moment = TypeVar("Moment", float, float | None)

@@ -77,6 +77,7 @@ class JobView:
     :ivar missing_since: since when the job has not been where it should be; None while all is well.
     :ivar unknown_since: since when the truth about it can't be known; None while it is.
     :ivar looked_at: when somebody who waits for it looked last, whatever that showed.
+    :ivar put_back_at: when Slurm put it back last, by the cluster's clock; None if it never did, or nobody saw it.
     """
 
     job_id: str
@@ -108,6 +109,7 @@ class JobView:
     doubtful: bool = False
     log_offset: int = 0
     looked_at: float | None = None
+    put_back_at: float | None = None
 
     @property
     def ended(self) -> bool:

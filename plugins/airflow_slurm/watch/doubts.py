@@ -35,7 +35,7 @@ class Doubts:
                 return False
             self._booted_at, self._asked_about = controller.booted_at, len(candidates)
             self._ahead_s = 0.0 if controller.said_at is None else at - controller.said_at
-        return all(started_anew(self._booted_at, self._queued_at(view)) for view in candidates)
+        return all(started_anew(self._booted_at, self._waits_since(view)) for view in candidates)
 
     async def forgotten(self, views: Mapping[Name, JobView], at: float) -> dict[Name, JobView]:
         """Jobs of which all that is known fits one that was lost before it ran, judged once the nodes have reported: it may have run unseen."""
@@ -43,7 +43,7 @@ class Doubts:
             return dict(views)
         if at - self._ahead_s - self._booted_at < self._wait.hold_grace_s:
             return dict(views)
-        return {name: forgotten(view, self._booted_at, self._queued_at(view)) for name, view in views.items()}
+        return {name: forgotten(view, self._booted_at, self._waits_since(view)) for name, view in views.items()}
 
     async def ends(self, before: Mapping[Name, JobView], now: Mapping[Name, JobView]) -> dict[Name, JobView]:
         """The views of this look; an end that may be a mistake is marked as doubtful. Where the controller can't be asked about it, the view of
@@ -99,3 +99,7 @@ class Doubts:
     def _queued_at(self, view: JobView) -> float | None:
         """When it was submitted by the cluster's clock; a later time (of a requeue) only makes less sure that the controller was started after it."""
         return self._wait.queued_at or view.submit_time
+
+    def _waits_since(self, view: JobView) -> float | None:
+        """The same of a job that Slurm may have put back since: a controller that saw to that knew it."""
+        return view.put_back_at or self._queued_at(view)

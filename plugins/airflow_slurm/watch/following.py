@@ -144,9 +144,8 @@ class _Follower:
             note = {"job_id": self._wait.job_id, "ended": list(ended)}
             await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
             self._rolled_back |= set(ended)
-        for job_id in ended:
-            # Only while it waits: somebody may have lifted the hold since the look.
-            await client.cancel(job_id, cluster=self._wait.cluster, waiting_only=True)
+        # Only while they wait: somebody may have lifted the hold since the look.
+        await client.cancel(ended, cluster=self._wait.cluster, waiting_only=True)
         self._log.error("Slurm: the controller came back without the run of %s; cancelled.", ", ".join(ended[:20]))
 
     def _named(self, view: JobView) -> JobView:

@@ -84,10 +84,11 @@ def look_again(state: Mapping[str, Any]) -> JobView:
 def left_a_log(state: Mapping[str, Any], view: JobView) -> bool:
     """Whether a job that nobody saw run has begun all the same: slurmd opens its log as it starts it.
 
-    Of arrays each task is tried again by itself; a job that its node refused has not begun.
+    Of arrays each task is tried again by itself; a job that its node refused has not begun. One that Slurm had put back was to begin anyway, and
+    its log is there from the run before.
     """
     path, refused = state["log_path"], view.state not in ("", "PENDING")
-    if not path or refused or state.get("array"):
+    if not path or refused or view.restarts or view.incarnations or state.get("array"):
         return False
     return not SlurmHook(state["conn_id"]).missing([path], 0.0, float(state["since"]))
 

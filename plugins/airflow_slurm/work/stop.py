@@ -18,6 +18,7 @@ from airflow_slurm.remote.client import NAMES_A_COMMAND, SlurmClient
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.arrays import array_of
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.cancelling import cancel
 from airflow_slurm.work.looking import look
 
 log = structlog.get_logger(__name__)
@@ -98,15 +99,15 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
         return view
     if receipt.array is not None:
         # Tasks that wait would start as others end.
-        await client.cancel(receipt.job_id, waiting_only=True, cluster=receipt.cluster)
+        await cancel(client, receipt.job_id, waiting_only=True, cluster=receipt.cluster)
     if view.phase is Phase.RUNNING:
         log.info("asking a job to save and end", job_id=receipt.job_id, signal=policy.signal, grace_s=policy.grace_s)
-        await client.cancel(receipt.job_id, signal=policy.signal, cluster=receipt.cluster)
+        await cancel(client, receipt.job_id, signal=policy.signal, cluster=receipt.cluster)
         view = await _wait(client, receipt, since, policy.grace_s, policy.pause_s)
     for signal in (None, "KILL"):
         if view.ended:
             return view
-        await client.cancel(receipt.job_id, signal=signal, cluster=receipt.cluster)
+        await cancel(client, receipt.job_id, signal=signal, cluster=receipt.cluster)
         view = await _wait(client, receipt, since, policy.cancel_wait_s, policy.pause_s)
     if not view.ended and view.missing_since is not None:
         # The controller answers and no longer has it; accounting may say RUNNING for ever after a lost end record.

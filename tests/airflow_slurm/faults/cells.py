@@ -88,7 +88,8 @@ def _cells() -> list[Cell]:
 def _other_work() -> list[Cell]:
     """The same accidents to what is not one job that a triggerer waits for."""
     arrays = [Cell("cut", "sbatch:after"), Cell("worker killed", "release:before"), Cell("triggerer killed", "acct:before")]
-    pushed = [Cell("triggerer killed", "poll:after", 2, PUT_BACK), Cell("slurmctld restarted", "poll:before", 4, PUT_BACK)]
+    pushed = [Cell("triggerer killed", "poll:after", 2, PUT_BACK)]
+    pushed += [Cell(fault, "poll:before", 4, PUT_BACK) for fault in ("slurmctld restarted", "slurmctld killed")]
     pushed += [Cell("cut", "acct:after", job=PUSHED_OUT)]
     given_up = [Cell("worker killed", "cancel:before"), Cell("cut", "cancel:after")]
     waited = [Cell("worker killed", "poll:after", 2), Cell("cut", "acct:after")]

@@ -219,9 +219,11 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
     outputs = [folder / f"done-{index}" for index in range(SHARDS)] if cell.job == ARRAY else [folder / "done"]
     done = all(_lines(path) for path in outputs)
     alive = _alive(scene.slurm, task.key)
-    # Of one that Slurm ends and does not put back the second is the remedy; no shard runs twice; no two works of one task at a time.
-    remedy = int(cell.job == PUSHED_OUT)
+    # Of one that Slurm ends and does not put back, or has put back and forgets, the second is the remedy, and does the work alone; no shard runs
+    # twice; no two works of one task at a time.
+    remedy = int(cell.job == PUSHED_OUT or (cell.job == PUT_BACK and cell.fault == "slurmctld killed"))
     twice = len(shards) - len(set(shards)) + len(_lines(folder / "overlap")) + len(_alive(scene.slurm, task.key + BEFORE))
+    twice += max(0, len(_lines(folder / "done")) - 1)
     good = {FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}.get(cell.job, "success")
     word = verdict.partition(":")[0]
     after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
