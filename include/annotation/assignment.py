@@ -81,6 +81,8 @@ def next_task(database: Database, desk: Desk, batch_id: str | None = None) -> Of
         everywhere: list[str] = []
         for root in _open_roots(connection, batch_id):
             batch = find_batch(connection, root, lock=True)
+            if _kept_out(batch, desk):
+                continue
             members = list(connection.execute(select(batches.c.batch_id).where(batches.c.root_id == root)).scalars())
             shown = _open_task(connection, members, desk)
             if shown is None and not _has_their_share(connection, batch, desk):
@@ -143,6 +145,11 @@ def _has_their_share(connection: Connection, batch: Row[Any], desk: Desk) -> boo
         return False
     given = select(func.count()).select_from(leases).where(_my_leases([batch.batch_id], desk, OPEN, DONE))
     return bool(connection.execute(given).scalar_one() >= batch.per_annotator)
+
+
+def _kept_out(batch: Row[Any], desk: Desk) -> bool:
+    """Whether the batch is for others than this annotator, gold that is mixed in included."""
+    return batch.not_by is not None and desk.annotator.annotator_id in json.loads(batch.not_by)
 
 
 def _new_task(connection: Connection, members: Sequence[str], desk: Desk) -> Shown | None:

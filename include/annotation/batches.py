@@ -108,6 +108,7 @@ def _insert(connection: Connection, order: Order, body_digest: str) -> dict[str,
         "receipt": json.dumps(receipt),
         "review": canonical_bytes(body.review.model_dump()).decode() if body.review else None,
         "per_annotator": body.assignment.per_annotator,
+        "not_by": json.dumps(sorted(set(body.assignment.not_by))) if body.assignment.not_by else None,
     }
     connection.execute(batches.insert().values(batch_id=batch_id, idempotency_key=order.key, purpose=body.purpose, **common))
     connection.execute(tasks.insert(), rows)

@@ -92,6 +92,8 @@ class AssignmentIn(Strict):
     verifier: Annotated[int, Field(ge=0)] | Literal["rest"]
     per_annotator: Annotated[int, Field(ge=1)] | None = None
     """So many of the people's tasks one of them is given at most."""
+    not_by: Annotated[list[Name], Field(max_length=10_000)] | None = None
+    """Pseudonyms of annotators who are given none of them."""
 
     def human_of(self, total: int) -> int:
         """How many of `total` tasks go to people. Raises ValueError when the two shares do not make up the whole."""
@@ -127,6 +129,8 @@ class BatchIn(Strict):
             del body["review"]
         if self.assignment.per_annotator is None:
             del body["assignment"]["per_annotator"]
+        if self.assignment.not_by is None:
+            del body["assignment"]["not_by"]
         return body
 
     @model_validator(mode="after")

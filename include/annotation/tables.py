@@ -36,6 +36,7 @@ batches = Table(
     Column("receipt", Text, nullable=False),
     Column("review", Text),
     Column("per_annotator", Integer),
+    Column("not_by", Text),
 )
 
 tasks = Table(

@@ -42,7 +42,7 @@ class BatchRequest:
     overlap_share: of the people's tasks, the share that `overlap_annotators` different people get each.
     gold_items: comparisons with a known verdict, mixed unseen into the people's work; their labels stay out of this batch.
     per_annotator: so many of the people's tasks one of them is given at most. review: below which gold accuracy, of how many gold
-    labels at least, an annotator is listed for review.
+    labels at least, an annotator is listed for review. not_by: annotators (pseudonyms) who are given none of the tasks.
     """
 
     purpose: str
@@ -54,6 +54,7 @@ class BatchRequest:
     gold_items: Sequence[Comparison] = ()
     per_annotator: int | None = None
     review: tuple[float, int] | None = None
+    not_by: Sequence[str] = ()
 
     def to_request(self) -> dict[str, Any]:
         return {
@@ -64,6 +65,7 @@ class BatchRequest:
                 "human": self.human,
                 "verifier": "rest",
                 **({"per_annotator": self.per_annotator} if self.per_annotator else {}),
+                **({"not_by": sorted(self.not_by)} if self.not_by else {}),
             },
             "overlap": {"share": self.overlap_share, "annotators": self.overlap_annotators},
             "gold_items": [item.to_request() for item in self.gold_items],

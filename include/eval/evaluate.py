@@ -3,8 +3,8 @@
     python -m include.eval.evaluate --spec RUN/spec.json --placement ATTEMPT/placement.json --out ATTEMPT
 
 Inputs: model_<role> (candidate, base, sft, champion, anchor), suite_<name>, and reward_model where rewards are wanted.
-Output: `measurements` (measurements.json), which gates are judged on. The hold-out is read once, here; deployments that
-are the same one under two roles are measured once.
+Output: `measurements` (measurements.json), which gates are judged on, and `answers` (answers.json) of suites whose answers are compared
+side by side afterwards. The hold-out is read once, here; deployments that are the same one under two roles are measured once.
 
 Each deployment answers with its own tokenizer and chat template: champion and anchor may come from another base than the candidate.
 Values are compared item by item; lengths and rewards are counted in the run's tokens, which are the candidate's and the reward model's.
@@ -17,6 +17,7 @@ import json
 from collections.abc import Sequence
 
 from include.eval.bench import Bench
+from include.eval.compared import write_answers
 from include.eval.deployment import own_tokens
 from include.eval.findings import write_part
 from include.eval.loop import run_units
@@ -40,6 +41,9 @@ def evaluate(job: Job) -> None:
     with job.output("measurements", "report") as folder:
         (folder / "measurements.json").write_text(json.dumps(body, sort_keys=True, allow_nan=False) + "\n", "utf-8")
     found = bench.findings
+    if not evaluation.part and any(suite.compared for suite in evaluation.suites.values()):
+        with job.output("answers", "candidate_set") as folder:
+            write_answers(folder, evaluation, found)
     if evaluation.part:
         with job.output("findings", "report") as folder:
             write_part(folder, found, {one.digest: evaluation.backend_digest(one) for one in evaluation.deployments.values()})

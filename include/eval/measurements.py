@@ -11,7 +11,7 @@ from include.eval.errors import EvaluationError
 from include.eval.findings import Findings
 from include.eval.latency import quantile
 from include.eval.plan import Evaluation
-from include.eval.suites import Entry, Suite
+from include.eval.suites import COMPARED, Entry, Suite
 
 SCHEMA = "align/measurements/v1"
 Scored = Iterator[tuple[str, list[tuple[Entry, float]]]]
@@ -64,6 +64,8 @@ def _scored(scorer: str, suite: Suite, deployment: str, findings: Findings) -> S
     """(metric, values) of one scorer; `bbq_accuracy` and `refusal` give two metrics, `reward_score` none where nothing was rewarded, and
     one more for each dimension that the reward model has learnt."""
     entries = suite.entries
+    if scorer in COMPARED:
+        return
     if scorer in _OF_ANSWERS:
         answers: Sequence[Answer] = findings.answers[deployment][suite.name]
         yield scorer, [(e, _OF_ANSWERS[scorer](_reference(e), a)) for e, a in zip(entries, answers, strict=True)]

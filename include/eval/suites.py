@@ -11,7 +11,10 @@ from include.domain.records import SuiteItem
 from include.eval.errors import EvaluationError
 from include.transforms.datasets_io import read_suite
 
-GENERATED = ("exact_match", "asked_form", "length_tokens", "reward_score", "refusal")
+COMPARED = ("human_win_rate",)
+"""Scorers that read two deployments' answers side by side, elsewhere: the answers are given out for it, and no value is measured here."""
+
+GENERATED = ("exact_match", "asked_form", "length_tokens", "reward_score", "refusal", *COMPARED)
 """Scorers that read an answer written by the model."""
 
 CHOSEN = ("likelihood_choice", "bbq_accuracy")
@@ -45,6 +48,10 @@ class Suite:
     @property
     def generated(self) -> bool:
         return any(scorer in GENERATED for scorer in self.scorers)
+
+    @property
+    def compared(self) -> bool:
+        return any(scorer in COMPARED for scorer in self.scorers)
 
     @property
     def chosen(self) -> bool:

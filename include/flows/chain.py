@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from include.flows.approval import ReleaseApproval
 from include.flows.array_stage_operator import ArrayStageOperator
 from include.flows.label_sensor import LabelSensor
+from include.flows.panel_sensor import PanelSensor
 from include.flows.stage_operator import StageOperator
 
 EXPORT_POKE_S = 60
@@ -169,7 +170,7 @@ def policy(run: Any, sft_result: Any, pairs: Any, reward: Any, datasets: Any) ->
 
 
 def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> tuple[Any, Any]:
-    """Measures the candidate beside base, SFT model, champion and anchor, and judges it. Returns (what was measured, the verdict)."""
+    """Measures the candidate beside base, SFT model, champion and anchor, asks people where a gate does, and judges it. Returns (what was measured, the verdict)."""
 
     @task_group(group_id="evaluation")
     def group(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> Any:
@@ -181,16 +182,17 @@ def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, 
             return skip_unless_new(wanted(run, base_result, sft_result, policy_result, reward, datasets))
 
         @task(retries=0)
-        def gates(run: Any, wanted: Any, measured: Any) -> dict[str, Any]:
+        def gates(run: Any, wanted: Any, measured: Any, asked: Any) -> dict[str, Any]:
             from include.flows.evaluation_tasks import judge_candidate
             from include.flows.skipping import reason_told
 
             with reason_told():
-                return judge_candidate(run, wanted, measured)
+                return judge_candidate(run, wanted, measured, asked, actor())
 
         chosen = compare_with(run, base_result, sft_result, policy_result, reward, datasets)
         measured = ArrayStageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
-        return chosen, gates(run, chosen, measured.output)
+        asked = PanelSensor(task_id="ask_people", run=run, wanted=chosen, measured=measured.output)
+        return chosen, gates(run, chosen, measured.output, asked.output)
 
     return group(run, base_result, sft_result, policy_result, reward, datasets)  # type: ignore[return-value]
 

@@ -1,6 +1,7 @@
 """Evaluation and gates: what is measured against what, the verdict, and its place in the catalog."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of
@@ -31,6 +32,21 @@ def measurements_of(result: Json, output: str = "measurements") -> dict[str, Any
     manifest = store.outputs(result["key"], result["attempt"])[output]
     store.verify_small(path, manifest, limit_bytes=512 << 20)
     found: dict[str, Any] = store.read_json(f"{path}/measurements.json")
+    return found
+
+
+def answers_of(result: Json) -> dict[str, Any]:
+    """answers.json of an evaluation whose suites are compared side by side, checked like its measurements.
+
+    Raises:
+        FlowError: the evaluation gave no answers.
+    """
+    store, outputs = services.store(), _outputs(result["key"])
+    if "answers" not in outputs:
+        raise FlowError(f"evaluation {result['key']} gave no answers: no suite of it has the scorer human_win_rate")
+    path = outputs["answers"].path
+    store.verify_small(path, store.outputs(result["key"], result["attempt"])["answers"], limit_bytes=512 << 20)
+    found: dict[str, Any] = store.read_json(f"{path}/answers.json")
     return found
 
 
@@ -141,26 +157,23 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
     }
 
 
-def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]:
-    """The verdict. The specification is built anew, so a stale or foreign measurement cannot pass; the first complete verdict binds.
+def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Json | None = None, writer: str = "pipeline") -> dict[str, Any]:
+    """The verdict; `asked`: where what people said of the answers lies. The specification is built anew, so a stale or foreign measurement cannot pass; the first complete verdict binds.
 
     Raises:
         Rejected: a gate fails or is inconclusive; the table stands in the message.
     """
+    from include.flows.panel_result import bind
     from include.flows.planners import PLANNERS
-    from include.gates.expected import expected_from
-    from include.gates.judge import judge
     from include.gates.named import named
     from include.gates.render import markdown, table
-    from include.gates.tables import table_from
 
     spec: RunSpec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted_now}).spec
     gates = gate_set(run)
-    measured = measurements_of(result)
-    _record(spec, result, measured)
-    report = judge(gates, table_from(measured), expected_from(spec))
+    report = _report(run, spec, result, asked)
     print(table(report))
     keep_report(report, wanted_now["deployment"], policies_digest=gates.digest, purpose="release")
+    bind(report, asked, writer)
     first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
     if first is not None and first.digest != report.digest:
         print(f"An earlier complete verdict on this deployment binds: {first.digest} ({first.verdict})")
@@ -180,13 +193,34 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json) -> dict[str, Any]
     }
 
 
-def _record(spec: RunSpec, result: Json, measured: Json) -> None:
-    """Every measurement in the catalog, by its identity; repeats are counted there."""
+def _report(run: Json, spec: RunSpec, result: Json, asked: Json | None) -> "GateReport":
+    """All gates on what was measured and what people said; every measurement is on record."""
+    from include.flows.panel_result import FILE, panel_of, scorer_of
+    from include.gates.expected import expected_from
+    from include.gates.judge import judge
+    from include.gates.metrics import HUMAN_WIN_RATE
+    from include.gates.tables import table_from
+
+    measured, panel, expected = measurements_of(result), panel_of(asked), expected_from(spec)
+    _record(spec, result, measured["rows"], (f"{_outputs(spec.key)['measurements'].path}/measurements.json", _digest_of(result)))
+    if asked:
+        _record(spec, result, panel["rows"], (f"{asked['path']}/{FILE}", asked["digest"]))
+        scorer = scorer_of(recipe(run["recipe"]), expected.scorers[HUMAN_WIN_RATE])
+        expected = replace(expected, scorers={**expected.scorers, HUMAN_WIN_RATE: scorer})
+    report = judge(gate_set(run), table_from({**measured, "rows": [*measured["rows"], *panel["rows"]]}), expected)
+    return replace(report, notes=(*report.notes, *(one["note"] for one in panel["comparisons"])))
+
+
+def _digest_of(result: Json) -> str:
+    return str(result["outputs"]["measurements"]["digest"])
+
+
+def _record(spec: RunSpec, result: Json, rows: Sequence[Json], items: tuple[str, str]) -> None:
+    """Measurements in the catalog, by identity; repeats are counted there. items: path and digest of the file with their values."""
     from include.stores.catalog.measurements import Measurement
 
-    catalog = services.catalog()
-    path = _outputs(spec.key)["measurements"].path
-    for row in measured["rows"]:
+    catalog, (path, digest_) = services.catalog(), items
+    for row in rows:
         values = [item["value"] for item in row["items"]]
         catalog.measurements.record(
             Measurement(
@@ -198,9 +232,14 @@ def _record(spec: RunSpec, result: Json, measured: Json) -> None:
                 backend=row["backend"],
                 run_key=spec.key,
                 attempt=result["attempt"],
-                items_uri=f"{services.store().uri}/{path}/measurements.json",
-                items_digest=result["outputs"]["measurements"]["digest"],
+                items_uri=f"{services.store().uri}/{path}",
+                items_digest=digest_,
                 n=len(values),
-                summary={"mean": sum(values) / len(values) if values else None, "suite": row["suite"], "role": row["role"]},
+                summary=_summary(row, values),
             )
         )
+
+
+def _summary(row: Json, values: Sequence[float]) -> dict[str, Any]:
+    found = {"mean": sum(values) / len(values) if values else None, "suite": row["suite"], "role": row["role"]}
+    return {**found, **({"against": row["against"]} if row.get("against") else {})}

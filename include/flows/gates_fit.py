@@ -11,7 +11,7 @@ from include.settings.recipes import Recipe
 
 if TYPE_CHECKING:
     from include.gates.fit import Counted
-    from include.gates.policy import GatePolicy
+    from include.gates.policy import GatePolicy, GateSet
 
 Json = Mapping[str, Any]
 _ON: Mapping[str, Callable[[SuiteItem], bool]] = {
@@ -36,9 +36,30 @@ def require_gates_fit(found: Recipe, datasets: Mapping[str, Mapping[str, Any]] |
     items = {name: sum(ref["counts"].values()) for name, ref in refs.items() if ref.get("counts")}
     policies = policies_from(versioned("gates", found.gates))
     counted = {gate.name: _counted(gate, refs[str(gate.suite)]) for gate in policies.gates if _looked_at(gate) and gate.suite in items}
+    _require_panel(found, policies)
     measured = Measured(suites, found.evaluation.reward_hacking_items, found.evaluation.latency_requests, items, counted)
     if wrong := misfits(policies, measured):
         raise FlowError(f"recipe {found.reference}: gates {found.gates} cannot pass, whatever is trained: {'; '.join(wrong)}")
+
+
+def _require_panel(found: Recipe, gates: "GateSet") -> None:
+    """People are asked exactly where a gate reads what they say, and are enough for it."""
+    from include.gates.metrics import HUMAN_WIN_RATE
+
+    asking, panel = [gate for gate in gates.gates if gate.metric == HUMAN_WIN_RATE], found.human_pairwise
+    where = f"recipe {found.reference}: gates {found.gates}"
+    if bool(asking) != (panel is not None):
+        raise FlowError(
+            f"{where} read human_win_rate ({asking[0].name}), and the recipe has no `human_pairwise`: say who compares, by which rubric"
+            if asking
+            else f"{where} have none that reads human_win_rate, and the recipe has a `human_pairwise` panel: nobody would read what it says"
+        )
+    if panel is not None and panel.human_tasks:
+        for gate in asking:
+            if gate.min_n > panel.human_tasks:
+                raise FlowError(
+                    f"{where}: gate {gate.name} needs {gate.min_n} items (min_n), and human_pairwise.human_tasks gives {panel.human_tasks}"
+                )
 
 
 def _looked_at(gate: "GatePolicy") -> bool:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from include.stores.catalog.labels import Snapshot as Recorded
 
 POLL_INTERVAL_S = 15.0
+ANEW = "other settings of `generate` draw new candidates (so does another rerun_salt, which computes every stage anew)"
+"""How a batch of candidates becomes another one."""
 _DOUBT = "Cohen's kappa"
 """What a missing agreement beyond chance begins with, in the list of what is missing."""
 
@@ -97,8 +99,10 @@ def agreement_in(labels: "Sequence[Label]") -> "Agreement":
     return agreement_of(standing(labels, ())[0])
 
 
-def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings", *, taken: bool = False, last: bool = False) -> list[str]:
-    """What a batch still misses now. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for.
+def look(
+    client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings", *, taken: bool = False, last: bool = False, anew: str = ANEW
+) -> list[str]:
+    """What a batch still misses now; `anew`: how one that is closed becomes another. Kappa needs the labels themselves, so it is looked at last, and only where it is asked for.
 
     Raises:
         NoAnswer: everything is labelled, and too old; or the batch is closed, and something is missing.
@@ -118,18 +122,18 @@ def look(client: "AnnotationClient", batch_id: str, wanted: "AnnotationSettings"
     if missing and held:
         missing = [*missing, f"a review of the labels that are held: {words(held)}"]
     if missing and progress.get("closed_at"):
-        raise _nothing_more(batch_id, missing, bool(held))
+        raise _nothing_more(batch_id, missing, bool(held), anew)
     return missing
 
 
-def _nothing_more(batch_id: str, missing: Sequence[str], held: bool) -> FlowError:
+def _nothing_more(batch_id: str, missing: Sequence[str], held: bool, anew: str) -> FlowError:
     """Why a closed batch is not waited for, and what to do."""
     if any(text.startswith(_DOUBT) for text in missing):
         return _in_doubt(batch_id, missing)
     accept = "Accept the labels that are held (annotation.gold_reviewed), or open" if held else "Open"
     return NoAnswer(
         f"batch {batch_id} is closed, so nobody is handed a comparison of it any more, and it lacks {'; '.join(missing)}. {accept} a new "
-        "one: other settings of `generate` draw new candidates (so does another rerun_salt, which computes every stage anew)"
+        f"one: {anew}"
     )
 
 

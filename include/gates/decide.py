@@ -61,6 +61,7 @@ def decide(policy: GatePolicy, pairs: Sequence[Pair]) -> Decision:
     return Decision(worst.verdict, "worst_slice", message, overall.interval, overall.limit, slices)
 
 
+_HALF = 0.5
 _RANK = {Verdict.PASS: 0, Verdict.NOT_EVALUATED: 1, Verdict.INCONCLUSIVE: 2, Verdict.FAIL: 3}
 
 
@@ -77,7 +78,7 @@ def _slice_results(policy: GatePolicy, by: str, margin: float, min_n: int, pairs
 
 
 def _answer(question: Question, pairs: Sequence[Pair]) -> Decision:
-    ask = _ASK[(question.policy.kind, question.policy.scale)]
+    ask = _win_rate if metric_of(question.policy.metric).pairwise else _ASK[(question.policy.kind, question.policy.scale)]
     decision = ask(question, pairs)
     if len(pairs) < question.min_n:
         message = f"n={len(pairs)} is below min_n={question.min_n}: {decision.message}"
@@ -128,6 +129,21 @@ def _superiority(question: Question, pairs: Sequence[Pair]) -> Decision:
     if all(pair.ours == pair.theirs for pair in pairs):
         return Decision(Verdict.FAIL, "no_improvement", f"{NotDone.NO_IMPROVEMENT}: not one of {len(pairs)} items differs", interval, limit)
     if gain.upper <= question.margin:
+        return Decision(Verdict.FAIL, "no_improvement", f"{NotDone.NO_IMPROVEMENT}: {seen}", interval, limit)
+    return Decision(Verdict.INCONCLUSIVE, "within_noise", f"within noise of the limit: {seen}", interval, limit)
+
+
+def _win_rate(question: Question, pairs: Sequence[Pair]) -> Decision:
+    """How often the candidate's answer was preferred, ties counted half; the margin is a distance from a half."""
+    policy, (ours, _, groups) = question.policy, _columns(pairs)
+    interval = mean_interval(ours, groups, policy.alpha, binary=True)
+    if policy.kind == "non_inferiority":
+        return _held_against(interval, _HALF - question.margin, "higher", "win rate")
+    limit = _HALF + question.margin
+    seen = f"win rate {_show(interval)}, asked for is above {limit:.4g}"
+    if interval.lower > limit:
+        return Decision(Verdict.PASS, "", seen, interval, limit)
+    if interval.upper <= limit or all(value == _HALF for value in ours):
         return Decision(Verdict.FAIL, "no_improvement", f"{NotDone.NO_IMPROVEMENT}: {seen}", interval, limit)
     return Decision(Verdict.INCONCLUSIVE, "within_noise", f"within noise of the limit: {seen}", interval, limit)
 

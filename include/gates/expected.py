@@ -7,6 +7,7 @@ from include.domain.canonical import digest
 from include.domain.spec import RunSpec
 from include.gates.errors import GateError
 from include.gates.metrics import metric_of
+from include.gates.pairwise import pairwise_scorer
 from include.gates.tables import Measurement
 
 
@@ -28,13 +29,17 @@ class Expected:
             ("other_checkpoint", "weights", row.model, self.models.get(row.role)),
             ("other_deployment", "deployment", row.deployment, self.deployments.get(row.role)),
             ("other_suite", f"suite {row.suite}", row.suite_digest, self.suites.get(row.suite)),
-            ("other_scorer", f"scorer of {row.metric}", row.scorer, self.scorers.get(metric_of(row.metric).scorer, self.other_scorer)),
+            ("other_scorer", f"scorer of {row.metric}", row.scorer, self._scorer(row)),
             ("other_generation", "generation settings", row.generation, self.generation.get(row.role)),
         )
         for cause, what, seen, right in wanted:
             if seen != right:
                 return cause, f"{row.metric} of {row.role} was measured with {what} {_short(seen)}, now it is {_short(right)}"
         return None
+
+    def _scorer(self, row: Measurement) -> str:
+        own = self.scorers.get(metric_of(row.metric).scorer, self.other_scorer)
+        return pairwise_scorer(own, self.deployments.get(row.against, "")) if metric_of(row.metric).pairwise else own
 
 
 def _short(value: str | None) -> str:

@@ -1,11 +1,12 @@
 """All gates of a set on one table of measurements."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from include.domain.outcomes import NotDone, Verdict
 from include.gates.decide import Decision, Pair, decide, decide_reward_hacking, paired
 from include.gates.expected import Expected
+from include.gates.metrics import metric_of
 from include.gates.policy import GROUPS, GatePolicy, GateSet
 from include.gates.results import GateReport, GateResult
 from include.gates.statistics import ratio_is_defined
@@ -62,7 +63,7 @@ def _not_built(group: str, reason: str | None) -> GateResult:
 
 
 def _results(policy: GatePolicy, bench: _Bench) -> Iterator[GateResult]:
-    for role in _baselines(policy, bench.expected):
+    for role in baselines(policy, bench.expected.models):
         try:
             decision, used = _decision(policy, bench, role)
         except _NotEvaluable as reason:
@@ -71,11 +72,11 @@ def _results(policy: GatePolicy, bench: _Bench) -> Iterator[GateResult]:
             yield _decided(policy, role, decision, used)
 
 
-def _baselines(policy: GatePolicy, expected: Expected) -> list[str | None]:
-    """The roles to compare with, each once; an absent champion is stood in for by base and SFT model."""
+def baselines(policy: GatePolicy, models: Collection[str]) -> list[str | None]:
+    """The roles to compare with, each once; a champion absent from `models` is stood in for by base and SFT model."""
     roles: list[str | None] = []
     for role in policy.against or (None,):
-        stands_in = role == "champion" and "champion" not in expected.models
+        stands_in = role == "champion" and "champion" not in models
         roles.extend(name for name in (_STAND_INS if stands_in else (role,)) if name not in roles)
     return roles
 
@@ -92,6 +93,9 @@ def _decision(policy: GatePolicy, bench: _Bench, role: str | None) -> tuple[Deci
 
 def _pairs(metric: str, suite: str | None, role: str | None, bench: _Bench) -> tuple[list[Pair], tuple[str, ...]]:
     """The candidate's values beside the baseline's, item by item."""
+    if role is not None and metric_of(metric).pairwise:
+        won = _usable(CANDIDATE, metric, suite, bench, against=role)
+        return [Pair(i.group, i.value, 1 - i.value, dict(i.slices)) for i in won.items], (won.identity,)
     ours = _usable(CANDIDATE, metric, suite, bench)
     if role is None:
         return [Pair(i.group, i.value, float("nan"), dict(i.slices)) for i in ours.items], (ours.identity,)
@@ -108,10 +112,11 @@ def _pairs(metric: str, suite: str | None, role: str | None, bench: _Bench) -> t
     return paired(ours, theirs), (ours.identity, theirs.identity)
 
 
-def _usable(role: str, metric: str, suite: str | None, bench: _Bench) -> Measurement:
-    row = bench.table.find(role, metric, suite)
+def _usable(role: str, metric: str, suite: str | None, bench: _Bench, against: str = "") -> Measurement:
+    row = bench.table.find(role, metric, suite, against)
     if row is None:
-        raise _NotEvaluable("missing", f"{metric} of {role} was not measured" + (f" on suite {suite}" if suite else ""))
+        beside = f" beside {against}" if against else ""
+        raise _NotEvaluable("missing", f"{metric} of {role}{beside} was not measured" + (f" on suite {suite}" if suite else ""))
     if refused := bench.expected.refusal(row):
         raise _NotEvaluable(*refused)
     if not row.items:

@@ -9,12 +9,16 @@ class Metric:
     """values: ``binary`` (0, 1, or 0.5 for a tie) or ``number``; direction: higher or lower is better.
 
     scorer: the name under which a run records the digest of the scorer's code (several metrics may share one).
+    pairwise: a value is of the candidate's answer beside another deployment's: 1 it was preferred, 0 the other, 0.5 neither.
     """
 
     values: str
     direction: str
     scorer: str
+    pairwise: bool = False
 
+
+HUMAN_WIN_RATE = "human_win_rate"
 
 METRICS: Mapping[str, Metric] = {
     "exact_match": Metric("binary", "higher", "exact_match"),
@@ -27,6 +31,7 @@ METRICS: Mapping[str, Metric] = {
     "length_tokens": Metric("number", "lower", "length_tokens"),
     "latency_s": Metric("number", "lower", "latency_s"),
     "reward_score": Metric("number", "higher", "reward_score"),
+    HUMAN_WIN_RATE: Metric("binary", "higher", HUMAN_WIN_RATE, pairwise=True),
     "pair_accuracy": Metric("binary", "higher", "pair_accuracy"),
     "chosen_tokens": Metric("number", "lower", "pair_accuracy"),
     "rejected_tokens": Metric("number", "lower", "pair_accuracy"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.gates.errors import GateError
-from include.gates.metrics import DIMENSION_SCORE, METRICS, is_metric, metric_of
+from include.gates.metrics import DIMENSION_SCORE, HUMAN_WIN_RATE, METRICS, is_metric, metric_of
 
 GROUPS = (
     "capability_format",
@@ -41,7 +41,8 @@ class GatePolicy:
         `guarded_by` falls).
     against: the baselines; each gives a result of its own. Without a champion, base and SFT model stand in for it.
     margin: absolute: the threshold. Difference: how much worse is still allowed (non_inferiority), or how much better is
-        asked for (superiority); ≥ 0, in the metric's unit. Ratio: the bound on candidate / baseline.
+        asked for (superiority); ≥ 0, in the metric's unit. Ratio: the bound on candidate / baseline. Of a share of wins: how far below
+        or above a half.
     scale, statistic: difference of means, or ratio of means or medians.
     alpha: of each one-sided bound. min_n: fewest paired items.
     waiver: a reason for which a *missing* measurement lets through; a measured one is never waived.
@@ -130,6 +131,21 @@ def _check_fit(where: str, policy: GatePolicy) -> None:
         raise GateError(f"{where}.suite is missing")
     if policy.waiver is not None and not policy.waiver.strip():
         raise GateError(f"{where}.waiver: a waiver needs a reason")
+    _check_pairwise(where, policy)
+
+
+def _check_pairwise(where: str, policy: GatePolicy) -> None:
+    """A metric of two answers side by side is a share of wins: it has a baseline, a half, and nobody's own value."""
+    if policy.group == "human_pairwise" and policy.metric != HUMAN_WIN_RATE:
+        raise GateError(f"{where}.metric: {policy.metric} is nothing that people compared blindly; human_pairwise takes {HUMAN_WIN_RATE}")
+    if policy.guarded_by is not None and metric_of(policy.guarded_by).pairwise:
+        raise GateError(f"{where}.guarded_by: {policy.guarded_by} is measured of two answers together, not of each")
+    if not metric_of(policy.metric).pairwise:
+        return
+    if policy.kind not in ("superiority", "non_inferiority") or policy.scale != "difference":
+        raise GateError(f"{where}.kind: {policy.metric} is for superiority and non_inferiority gates of scale difference")
+    if policy.margin >= 0.5:
+        raise GateError(f"{where}.margin: {policy.margin} is no distance from a half that a share of wins can have; name one below 0.5")
 
 
 @dataclass(frozen=True)

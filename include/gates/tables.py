@@ -26,7 +26,8 @@ class ItemValue:
 class Measurement:
     """One row, with everything that must be equal before it is compared with another.
 
-    deployment: empty for what is never deployed (a reward model).
+    deployment: empty for what is never deployed (a reward model). against: of a pairwise metric, the role beside which it was measured;
+    its deployment is part of `scorer`.
     """
 
     role: str
@@ -39,6 +40,7 @@ class Measurement:
     generation: str
     backend: str
     items: tuple[ItemValue, ...]
+    against: str = ""
 
     @property
     def identity(self) -> str:
@@ -52,9 +54,9 @@ class MeasurementTable:
 
     rows: tuple[Measurement, ...]
 
-    def find(self, role: str, metric: str, suite: str | None) -> Measurement | None:
+    def find(self, role: str, metric: str, suite: str | None, against: str = "") -> Measurement | None:
         """The row, or None. Without `suite` the metric's only one (latency)."""
-        found = [r for r in self.rows if r.role == role and r.metric == metric and suite in (None, r.suite)]
+        found = [r for r in self.rows if (r.role, r.metric, r.against) == (role, metric, against) and suite in (None, r.suite)]
         if len(found) > 1:
             raise GateError(f"{metric} of {role} was measured on {', '.join(sorted(r.suite for r in found))}: the gate must name one suite")
         return found[0] if found else None
@@ -69,9 +71,9 @@ def table_from(data: Mapping[str, Any]) -> MeasurementTable:
     if data.get("schema") != SCHEMA:
         raise GateError(f"measurements have schema {data.get('schema')!r}, expected {SCHEMA!r}")
     rows = [*_metric_rows(data.get("rows", [])), *_latency_rows(data.get("latency", []))]
-    seen: set[tuple[str, str, str]] = set()
+    seen: set[tuple[str, str, str, str]] = set()
     for row in rows:
-        key = (row.role, row.metric, row.suite)
+        key = (row.role, row.metric, row.suite, row.against)
         if key in seen:
             raise GateError(f"{row.metric} of {row.role} on {row.suite} stands twice in the measurements")
         seen.add(key)
@@ -94,7 +96,10 @@ def _latency_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measurement]:
 def _measurement(row: Mapping[str, Any], metric: str, items: tuple[ItemValue, ...], where: str) -> Measurement:
     names = ("role", "model", "suite", "suite_digest", "scorer", "generation", "backend")
     deployment = str(row.get("deployment") or "")
-    return Measurement(metric=metric, items=items, deployment=deployment, **{name: str(_of(row, name, where)) for name in names})
+    against = str(row.get("against") or "")
+    return Measurement(
+        metric=metric, items=items, deployment=deployment, against=against, **{name: str(_of(row, name, where)) for name in names}
+    )
 
 
 def _items(values: Sequence[Mapping[str, Any]], field_name: str, where: str) -> tuple[ItemValue, ...]:

@@ -9,6 +9,7 @@ from include.domain.canonical import check_digest, digest
 from include.domain.split import DEFAULT_SHARES
 from include.settings.annotation import AnnotationSettings, PreferenceSettings
 from include.settings.base import Settings, added_identity, stable_form
+from include.settings.panel import PanelSettings
 from include.settings.ppo import PpoSettings
 from include.settings.training import (
     BaseImportSettings,
@@ -205,6 +206,8 @@ class Recipe(Settings):
     dpo: DpoSettings
     ppo: PpoSettings
     evaluation: EvaluationSettings
+    human_pairwise: PanelSettings | None = added_identity(None)
+    """The panel of people who compare answers blindly; needed where a gate reads human_win_rate, refused where none does."""
     gates: str
     """name@version in configs/gates."""
     approval: ApprovalSettings
@@ -225,6 +228,8 @@ class Recipe(Settings):
                 raise ValueError("approval.demonstration_accounts is for recipes marked `demonstration: true` only")
             if self.annotation.agreement_not_applicable_passes:
                 raise ValueError("annotation.agreement_not_applicable_passes is for recipes marked `demonstration: true` only")
+            if self.human_pairwise is not None and self.human_pairwise.agreement_not_applicable_passes:
+                raise ValueError("human_pairwise.agreement_not_applicable_passes is for recipes marked `demonstration: true` only")
         elif not self.release.registered_name.startswith("demo-"):
             raise ValueError("release.registered_name of a demonstration recipe must begin with 'demo-'")
         return self

@@ -18,6 +18,7 @@ SCORERS: Mapping[str, str] = {
     "bbq_accuracy": "include.eval.bbq",
     "reward_score": "include.eval.reward_score",
     "refusal": "include.eval.refusal",
+    "human_win_rate": "include.gates.pairwise",
 }
 """Scorer → the module whose import closure is its version."""
 

@@ -81,3 +81,17 @@ def test_the_status_page_lists_annotators_their_gold_and_who_is_held_for_review(
     assert "Kappa, alpha" in html
     assert ("held for review" in html) == (right < 0.75 * 5)
     assert "one-sided" in html, "forty wins of the left are no chance"
+
+
+def test_who_is_kept_out_of_a_batch_is_given_nothing_of_it_and_others_are(world: World) -> None:
+    other = world.add("other", "annotator", "human")
+    first = world.made(batch(1), "key-0")
+    all_of(world, "annotator", first, careful=True)
+    (who,) = world.progress(first)["annotators"]
+    body = batch(3, gold_items=[gold(100)], purpose="evaluation", assignment={"human": "rest", "verifier": 0, "not_by": [who]})
+    batch_id = world.made(body)
+    assert world.next("annotator", batch_id)["task"] is None
+    assert world.next("annotator")["task"] is None
+    assert all_of(world, other, batch_id, careful=True) == 4
+    assert who not in world.progress(batch_id)["annotators"]
+    assert world.create(body).json()["batch_id"] == batch_id

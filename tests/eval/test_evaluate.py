@@ -229,3 +229,18 @@ def test_refusal_is_measured_in_both_directions_and_leaves_latency_and_reward_to
     assert [expected_from(spec).refusal(row) for row in found.rows] == [None] * len(found.rows)
     assert found.find("candidate", "reward_score", "words") is not None
     assert {row["suite"] for row in measured(started)["latency"]} == {"words"}
+
+
+def test_answers_that_are_compared_side_by_side_are_given_out_and_measured_nowhere_here(store: Store) -> None:
+    suites = {"words": {"scorers": ["exact_match", "human_win_rate"], "limit": 9}, "choices": SUITES["choices"]}
+    spec = evaluation(store, salt="compared", suites=suites, latency=[])
+    spec = replace(spec, inputs={name: value for name, value in spec.inputs.items() if name != "suite_names"})
+    started = run_here(store, spec)
+    assert started.code == 0, started.report.message
+    given = json.loads((started.output("answers") / "answers.json").read_text())
+    assert [item["id"] for item in given["suites"]["words"]["items"]] == [row["id"] for row in measured(started)["rows"][0]["items"]]
+    assert given["suites"]["words"]["digest"] == spec.inputs["suite_words"]
+    assert sorted(one["roles"] for one in given["answers"]) == [["anchor", "sft"], ["base"], ["candidate"]]
+    assert {len(one["texts"]) for one in given["answers"]} == {9}
+    assert {row["metric"] for row in measured(started)["rows"]} == {"exact_match", "likelihood_choice"}
+    assert "answers" not in run_here(store, evaluation(store, salt="not compared", latency=[])).report.outputs

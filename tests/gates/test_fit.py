@@ -61,6 +61,9 @@ def test_a_suite_a_scorer_or_a_slice_that_is_not_measured() -> None:
     suites["multilingual"] = {**suites["multilingual"], "slices": []}
     suites["bbq"] = {**suites["bbq"], "scorers": ["likelihood_choice"]}
     found = misfits(gates, Measured(suites, 1000, 64))
-    assert found[0] == "gate piqa_no_worse is on suite piqa, which is not among those measured (bbq, multilingual, requests, word_problems)"
+    assert (
+        found[0]
+        == "gate piqa_no_worse is on suite piqa, which is not among those measured (bbq, chat, multilingual, requests, word_problems)"
+    )
     assert "gate bbq_no_worse reads bbq_accuracy, and suite bbq has no scorer bbq_accuracy" in found
     assert "gate languages_no_worse asks for slices by language, which suite multilingual does not give" in found

@@ -31,6 +31,10 @@ def describe(connection: sa.Connection, ref: str) -> tuple[str, tuple[str, ...],
         found = connection.execute(query.where(run_outputs.c.digest == ref).order_by(stage_runs.c.stage)).all()
         facts = _ensemble_facts(connection, ref) if kind == "reward_model" else {}
         return kind, tuple(dict.fromkeys(f"{stage}/{name}" for stage, name in found)), facts
+    report = connection.execute(sa.select(gate_reports).where(gate_reports.c.digest == ref).order_by("ordinal")).mappings().first()
+    if report is not None:
+        facts = {name: report[name] for name in ("verdict", "purpose", "gate_code", "deployment")}
+        return "gate report", (str(report["body"].get("gates", ref)),), facts
     head, colon, rest = ref.partition(":")
     return (head if colon and head != "sha256" else "source"), (rest or ref,), {}
 

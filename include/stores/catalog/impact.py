@@ -63,7 +63,11 @@ def _impact(connection: sa.Connection, ref: str, start: str, labels: set[str]) -
     found = _rows(connection, artifacts, artifacts.c.digest, reached - transports)
     placed = _rows(connection, deployments, deployments.c.digest, reached)
     hit = {row["digest"] for row in placed}
-    known = {row["content_hash"] for row in versions} | transports | {row["digest"] for row in found} | hit
+    judged = _rows(connection, gate_reports, gate_reports.c.deployment, hit) + _rows(
+        connection, gate_reports, gate_reports.c.digest, reached
+    )
+    reports = {row["digest"] for row in judged}
+    known = {row["content_hash"] for row in versions} | transports | {row["digest"] for row in found} | hit | reports
     runs = _rows(connection, stage_runs, stage_runs.c.key, runs_reading(connection, reached | begin))
     rows = _rows(connection, dossiers, dossiers.c.deployment, hit)
     names = connection.execute(sa.select(ledger.c.name).where(ledger.c.kind == "released").distinct()).scalars().all()
@@ -78,7 +82,7 @@ def _impact(connection: sa.Connection, ref: str, start: str, labels: set[str]) -
         runs=tuple(sorted((row["key"], row["stage"], "committed" if row["committed_attempt"] else "not committed") for row in runs)),
         deployments=tuple(sorted((row["digest"], row["name"]) for row in placed)),
         measurements=tuple(sorted(row["measurement_id"] for row in _rows(connection, measurements, measurements.c.deployment, hit))),
-        gate_reports=tuple(sorted(row["digest"] for row in _rows(connection, gate_reports, gate_reports.c.deployment, hit))),
+        gate_reports=tuple(sorted(reports)),
         dossiers=tuple(sorted(row["digest"] for row in rows)),
         ledger_rows=tuple(sorted(e.seq for found_ in entries.values() for e in found_ if e.payload.get("deployment") in hit)),
         champions=tuple(fallen),

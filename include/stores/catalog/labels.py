@@ -106,6 +106,10 @@ class Labels:
         """Every snapshot, or those of a run, oldest first."""
         return self._snapshots(*([] if run_id is None else [snapshots.c.run_id == run_id]))
 
+    def snapshots_named(self, name: str) -> list[Snapshot]:
+        """Every run's snapshot of this name, oldest first."""
+        return self._snapshots(snapshots.c.name == name)
+
     def newest_of_project(self, project: str, *, other_than: str = "") -> list[Snapshot]:
         """The newest snapshot of each name whose body's `origin` names this project, the newest last; leaving out the run `other_than`."""
         said = sa.type_coerce(snapshots.c.body, sa.Text).contains(f'"project":{canonical_bytes(project).decode()}', autoescape=True)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from include.domain.canonical import digest
 from include.domain.layout import RunDir
-from include.stores.catalog.database import Database, Row, insert_new
+from include.stores.catalog.database import Database, Row, insert_new, insert_once
 from include.stores.catalog.facts import describe, marks
 from include.stores.catalog.graph import Edge, descendants, runs_reading, select_edges
 from include.stores.catalog.impact import Impact, impact_of, impact_of_labels
@@ -80,6 +80,12 @@ class Lineage:
         with self._db.write("lineage") as connection:
             row = {"child": child, "parent": parent, "role": role, "writer": writer, "created_at": self._db.now()}
             insert_new(connection, edges, row)
+
+    def edges(self, child: str, parents: Iterable[tuple[str, str]], writer: str) -> None:
+        """As `edge`, for each (parent, role), all or none."""
+        with self._db.write("lineage") as connection:
+            row = {"child": child, "writer": writer, "created_at": self._db.now()}
+            insert_once(connection, edges, [{**row, "parent": parent, "role": role} for parent, role in parents])
 
     def trace(self, ref: str) -> Node:
         """The tree behind `ref`: a digest, ``dataset:ID@3``, ``deployment:DIGEST``, or ``champion:NAME`` (candidate, canary).

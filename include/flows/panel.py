@@ -1,0 +1,212 @@
+"""The panel: whose answers people compare with the candidate's, and the batches of these comparisons, each opened once.
+
+A batch is of one suite and one other deployment. Its purpose is `evaluation`: what is said there trains nothing. Which answer is A is drawn
+by the recipe's seed; which of the two is shown on the left the annotation service draws for each person, and records.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import digest
+from include.domain.records import Candidate, Prompt, SuiteItem
+from include.flows import services
+from include.flows.errors import FlowError
+from include.settings.catalogue import recipe, rubric
+from include.settings.panel import PanelSettings
+from include.settings.recipes import Recipe
+
+if TYPE_CHECKING:
+    from include.data.annotation_batches import BatchRequest, Comparison
+    from include.data.annotation_client import AnnotationClient
+    from include.gates.policy import GateSet
+
+Json = Mapping[str, Any]
+ANSWERS, SCHEMA = "answers", "align/answers/v1"
+_SHOWN = ("none", "masked")
+"""What is known of personal data in a prompt that a person may see."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """The candidate's answers beside those of one other deployment, which stands under `roles`. items: {id, prompt_id, group, slices}."""
+
+    suite: str
+    suite_digest: str
+    roles: tuple[str, ...]
+    ours: Json
+    theirs: Json
+    items: tuple[Json, ...]
+
+    @property
+    def opponent(self) -> str:
+        return str(self.theirs["deployment"])
+
+    def texts(self) -> Iterator[tuple[Json, str, str]]:
+        """(item, the candidate's answer, the other's)."""
+        return zip(self.items, self.ours["texts"], self.theirs["texts"], strict=False)
+
+    def different(self) -> list[tuple[Json, str, str]]:
+        """Those that there is something to compare of: two equal answers are a tie that nobody is asked about."""
+        return [pair for pair in self.texts() if pair[1] != pair[2]]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A pairing whose comparisons are with people. batch_id: None where no two answers differ. kept_out: annotators who get none of it."""
+
+    pairing: Pairing
+    sides: Mapping[str, str]
+    batch_id: str | None
+    kept_out: tuple[str, ...]
+    unseen: int
+    """Items whose prompt may not be shown to people."""
+
+
+def opponents(gates: "GateSet", models: Sequence[str], metric: str) -> list[tuple[str, str]]:
+    """(suite, role) that the set's gates compare the candidate with by a pairwise metric, each once."""
+    from include.gates.judge import baselines
+
+    found = [(str(gate.suite), str(role)) for gate in gates.gates if gate.metric == metric for role in baselines(gate, models)]
+    return list(dict.fromkeys(found))
+
+
+def pairings(answers: Json, wanted: Sequence[tuple[str, str]], most: int = 0) -> list[Pairing]:
+    """What is compared: roles of one deployment once, at most the first `most` items (0: all).
+
+    Raises:
+        FlowError: answers of a role on a suite are not there.
+    """
+    if answers.get("schema") != SCHEMA:
+        raise FlowError(f"answers have schema {answers.get('schema')!r}, expected {SCHEMA!r}")
+    found: dict[tuple[str, str], Pairing] = {}
+    for suite, role in wanted:
+        ours, theirs = _answers(answers, suite, "candidate"), _answers(answers, suite, role)
+        told, key = answers["suites"][suite], (suite, str(theirs["deployment"]))
+        roles = (*(found[key].roles if key in found else ()), role)
+        found[key] = Pairing(suite, told["digest"], roles, ours, theirs, tuple(told["items"][: most or None]))
+    return list(found.values())
+
+
+def _answers(answers: Json, suite: str, role: str) -> Json:
+    for one in answers["answers"]:
+        if one["suite"] == suite and role in one["roles"]:
+            return dict(one)
+    raise FlowError(f"the evaluation gave no answers of {role} on suite {suite}: does configs/suites name its scorer there?")
+
+
+def settings_of(found: Recipe) -> PanelSettings:
+    """The recipe's panel; raises FlowError where gates ask people and the recipe does not say how."""
+    if found.human_pairwise is None:
+        raise FlowError(f"recipe {found.reference}: gates {found.gates} read human_win_rate, and the recipe has no `human_pairwise`")
+    return found.human_pairwise
+
+
+def open_panel(run: Json, wanted: Json, measured: Json) -> list[Opened]:
+    """Every batch that the gates need, made or found; none where no gate reads human_win_rate."""
+    from include.flows.evaluation_tasks import answers_of, gate_set
+    from include.gates.metrics import HUMAN_WIN_RATE
+
+    beside = opponents(gate_set(run), sorted(wanted["models"]), HUMAN_WIN_RATE)
+    if not beside:
+        return []
+    found = recipe(run["recipe"])
+    panel = settings_of(found)
+    with services.annotation("pipeline") as client:
+        kept_out = trainers(client, wanted.get("learnt_from", {})) if panel.not_trainers else ()
+        return [_opened(client, found, one, wanted, kept_out) for one in pairings(answers_of(measured), beside, panel.human_tasks)]
+
+
+def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted: Json, kept_out: tuple[str, ...]) -> Opened:
+    from include.gates.pairwise import sides
+
+    prompts = _prompts(wanted["suites"][pairing.suite])
+    unseen = sum(prompts[item["prompt_id"]].pii not in _SHOWN for item, *_ in pairing.different())
+    ours = sides(found.seed, str(pairing.ours["deployment"]), pairing.opponent, [item["id"] for item in pairing.items])
+    tasks = _comparisons(pairing, prompts, ours)
+    if not tasks:
+        return Opened(pairing, ours, None, kept_out, unseen)
+    key, request = _request(found, pairing, tasks, kept_out)
+    receipt = client.create_batch(key, request)
+    print(
+        f"Batch {receipt.batch_id}: {len(tasks)} comparisons of the candidate with {', '.join(pairing.roles)} on {pairing.suite}; "
+        f"{len(pairing.items) - len(pairing.different())} with equal answers are ties, {unseen} prompts may not be shown, "
+        f"{len(kept_out)} annotators labelled what it learnt from and get none of them"
+    )
+    return Opened(pairing, ours, receipt.batch_id, kept_out, unseen)
+
+
+def _prompts(ref: Json) -> dict[str, Prompt]:
+    from include.flows.preference_tasks import local_dataset
+    from include.transforms.datasets_io import read_suite
+
+    items = (SuiteItem.from_json(row.record) for row in read_suite(local_dataset(ref)))
+    return {item.prompt.prompt_id: item.prompt for item in items}
+
+
+def _comparisons(pairing: Pairing, prompts: Mapping[str, Prompt], ours: Mapping[str, str]) -> "list[Comparison]":
+    from include.data.annotation_batches import Comparison
+
+    tasks = []
+    for item, own, other in pairing.different():
+        prompt = prompts[item["prompt_id"]]
+        if prompt.pii in _SHOWN:
+            pair = (answer(pairing.ours, item, own), answer(pairing.theirs, item, other))
+            a, b = pair if ours[item["id"]] == "A" else pair[::-1]
+            tasks.append(Comparison(prompt, a, b))
+    return tasks
+
+
+def answer(side: Json, item: Json, text: str) -> Candidate:
+    """An answer as a candidate: its id says of which deployment and item it is, and stays on the server."""
+    name = answer_id(side, item)
+    return Candidate(name, item["prompt_id"], str(side["model"]), "", "", None, None, text, "eos", "none")
+
+
+def answer_id(side: Json, item: Json) -> str:
+    return digest("panel-answer", [side["deployment"], item["id"]])
+
+
+def _request(found: Recipe, pairing: Pairing, tasks: "Sequence[Comparison]", kept_out: tuple[str, ...]) -> "tuple[str, BatchRequest]":
+    """The batch and its key: made of the very texts, the rubric, and who compares."""
+    from include.data.annotation_batches import BatchRequest
+    from include.flows.comparisons import added, per_annotator
+    from include.flows.gold_items import gold_for
+
+    wanted = settings_of(found)
+    shown = rubric(wanted.rubric)
+    body = {"candidate": pairing.ours["deployment"], "against": pairing.opponent, "suite": pairing.suite_digest, "rubric": shown.version}
+    body |= {"texts": [[item["id"], own, other] for item, own, other in pairing.different()], "seed": found.seed, "not_by": list(kept_out)}
+    body |= {"overlap": wanted.overlap_share, "items": len(pairing.items), **added(wanted)}
+    key = digest("panel-batch", body)
+    request = BatchRequest(
+        purpose="evaluation",
+        rubric=shown,
+        tasks=tasks,
+        human=len(tasks),
+        overlap_share=wanted.overlap_share,
+        overlap_annotators=wanted.overlap_annotators,
+        gold_items=gold_for(wanted, len(tasks), key),
+        per_annotator=per_annotator(len(tasks), wanted),
+        review=None if wanted.min_gold_accuracy is None else (wanted.min_gold_accuracy, wanted.min_gold_labels),
+        not_by=kept_out,
+    )
+    return key, request
+
+
+def trainers(client: "AnnotationClient", learnt_from: Json) -> tuple[str, ...]:
+    """Pseudonyms of those whose labels are in a dataset the candidate learnt from, as the runs froze them: the same on every try."""
+    catalog, wanted = services.catalog(), dict[str, set[str]]()
+    for ref in learnt_from.values():
+        for member in catalog.datasets.members(ref["content_hash"]):
+            if member.batch_id is not None:
+                wanted.setdefault(member.batch_id, set()).add(member.label_id)
+    found: set[str] = set()
+    for batch_id, left in sorted(wanted.items()):
+        for mark in sorted({int(kept.high_water_mark) for kept in catalog.labels.snapshots_named(batch_id)}):
+            labels = [label for label in client.snapshot(batch_id, mark).labels if label.label_id in left]
+            found |= {label.annotator_id for label in labels if label.annotator_kind in ("human", "demo")}
+            left -= {label.label_id for label in labels}
+            if not left:
+                break
+    return tuple(sorted(found))

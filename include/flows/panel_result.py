@@ -1,0 +1,180 @@
+"""What the panel said, as measurements: frozen for the run, kept by digest, and bound to labels, answers and deployments."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from include.domain.canonical import canonical_bytes, digest, hex_of, sha256_bytes
+from include.domain.manifest import FileEntry, Manifest
+from include.domain.records import Label
+from include.flows import services
+from include.flows.gold_items import held_for_review, without
+from include.flows.panel import Opened, Pairing, answer_id, settings_of
+from include.flows.withdrawing import make_known
+from include.settings.catalogue import recipe, rubric
+from include.settings.recipes import Recipe
+
+if TYPE_CHECKING:
+    from include.gates.results import GateReport
+
+Json = Mapping[str, Any]
+FILE, SCHEMA = "panel.json", "align/panel/v1"
+
+
+def freeze(run_id: str, one: Opened, run: Json) -> None:
+    """Closes the batch and fixes for this run the labels that stand: nobody waits until a number looks good. The same again changes nothing."""
+    labels = services.catalog().labels
+    if one.batch_id is None or labels.snapshot(run_id, one.batch_id) is not None:
+        return
+    with services.annotation("pipeline") as client:
+        client.close_batch(one.batch_id)
+        progress, snapshot = client.progress(one.batch_id), client.snapshot(one.batch_id)
+        make_known(client.withdrawals(one.batch_id), "annotation service")
+    labels.collected([label.to_json() for label in snapshot.labels])
+    held = held_for_review(progress, settings_of(recipe(run["recipe"])))
+    body = {"batch_id": one.batch_id, "purpose": snapshot.purpose, "progress": progress, "held": held}
+    labels.record_snapshot(run_id, one.batch_id, snapshot.mark, snapshot.digest, services.setting("ALIGN_ANNOTATION_URL"), body=body)
+
+
+def kinds_of(found: Recipe) -> tuple[str, ...]:
+    """Whose labels count: people's; of a demonstration also its own accounts'."""
+    return ("human", "demo") if found.demonstration else ("human",)
+
+
+def scorer_of(found: Recipe, code: str) -> str:
+    """What a share of wins is measured by: code, rubric, the seed of the sides, and whose word counts."""
+    shown = rubric(settings_of(found).rubric)
+    return digest("panel-scorer", {"code": code, "rubric": shown.version, "seed": found.seed, "kinds": list(kinds_of(found))})
+
+
+def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, writer: str) -> dict[str, Any]:
+    """Writes the panel's measurements, once for the same labels, and gives digest and path."""
+    from include.gates.metrics import HUMAN_WIN_RATE
+    from include.stages.plan import revision
+    from include.stages.programs import SCORERS
+
+    found = recipe(run["recipe"])
+    told = [_told(found, run_id, one) for one in opened]
+    scorer = scorer_of(found, revision(SCORERS[HUMAN_WIN_RATE]))
+    rows = [row for one, of in zip(opened, told, strict=True) for row in _rows(one.pairing, of["items"], scorer)]
+    answers = measured["outputs"]["answers"]["digest"]
+    body = {"schema": SCHEMA, "metric": HUMAN_WIN_RATE, "rubric": rubric(settings_of(found).rubric).version, "seed": found.seed}
+    data = canonical_bytes({**body, "answers": answers, "comparisons": told, "rows": rows})
+    manifest = Manifest("report", (FileEntry(FILE, len(data), sha256_bytes(data)),))
+    path, store, catalog = f"reports/panels/{hex_of(manifest.digest)}", services.store(), services.catalog()
+    store.put_bytes(f"{path}/{FILE}", data)
+    catalog.artifacts.register(manifest, writer)
+    catalog.artifacts.add_location(manifest.digest, store.uri, path, verified=True)
+    catalog.lineage.edges(manifest.digest, _parents(answers, opened, told), writer)
+    for note in (one["note"] for one in told):
+        print(note)
+    return {"digest": manifest.digest, "path": path}
+
+
+def _parents(answers: str, opened: Sequence[Opened], told: Sequence[Json]) -> list[tuple[str, str]]:
+    found = [(answers, "answers")]
+    for one, of in zip(opened, told, strict=True):
+        found += [(str(one.pairing.ours["deployment"]), "candidate"), (one.pairing.opponent, "compared with")]
+        found += [(f"rubric:{of['rubric']}", "rubric")] if of["rubric"] else []
+        found += [(f"label:{name}", "label") for item in of["items"] for name in item["labels"]]
+    return list(dict.fromkeys(found))
+
+
+def _told(found: Recipe, run_id: str, one: Opened) -> dict[str, Any]:
+    """One pairing: every item with its value and labels, who compared (by pseudonym), and a sentence for the report."""
+    labels, frozen = _labels(found, run_id, one)
+    by_pair: dict[tuple[str, str], list[Label]] = {}
+    for label in labels:
+        by_pair.setdefault((label.candidate_a_id, label.candidate_b_id), []).append(label)
+    items = [_item(one, item, own == other, by_pair) for item, own, other in one.pairing.texts()]
+    verdicts = Counter(label.verdict for label in labels)
+    people = Counter(label.annotator_id for label in labels)
+    return {
+        **frozen,
+        "suite": one.pairing.suite,
+        "roles": list(one.pairing.roles),
+        "deployment": one.pairing.opponent,
+        "items": items,
+        "annotators": dict(sorted(people.items())),
+        "kept_out": list(one.kept_out),
+        "note": _note(one, items, verdicts, len(people)),
+    }
+
+
+def _labels(found: Recipe, run_id: str, one: Opened) -> tuple[list[Label], dict[str, Any]]:
+    """The labels that count of what was frozen, and what was."""
+    if one.batch_id is None:
+        return [], {"batch_id": None, "mark": None, "snapshot": None, "rubric": None}
+    kept = services.catalog().labels.snapshot(run_id, one.batch_id)
+    assert kept is not None, "frozen just before"
+    with services.annotation("pipeline") as client:
+        seen = client.snapshot(one.batch_id, int(kept.high_water_mark))
+    trusted = without(seen.labels, [*(kept.body.get("held") or ()), *one.kept_out])
+    labels = [label for label in trusted if label.annotator_kind in kinds_of(found)]
+    return labels, {"batch_id": one.batch_id, "mark": seen.mark, "snapshot": seen.digest, "rubric": seen.rubric_version}
+
+
+def _item(one: Opened, item: Json, equal: bool, by_pair: Mapping[tuple[str, str], Sequence[Label]]) -> dict[str, Any]:
+    from include.gates.pairwise import HALF, share_of_wins
+
+    side = one.sides[item["id"]]
+    pair = (answer_id(one.pairing.ours, item), answer_id(one.pairing.theirs, item))
+    labels = () if equal else by_pair.get(pair if side == "A" else pair[::-1], ())
+    value = HALF if equal else share_of_wins([label.verdict for label in labels], side)
+    return {**item, "candidate_is": side, "equal": equal, "value": value, "labels": sorted(label.label_id for label in labels)}
+
+
+def _note(one: Opened, items: Sequence[Json], verdicts: Mapping[str, int], people: int) -> str:
+    values = [item["value"] for item in items if item["value"] is not None]
+    share = f"{sum(values) / len(values):.3f}" if values else "–"
+    counts = ", ".join(f"{verdicts.get(name, 0)} {words}" for name, words in _WORDS)
+    equal = sum(bool(item["equal"]) for item in items)
+    return (
+        f"people compared the candidate with {', '.join(one.pairing.roles)} on {one.pairing.suite}: win rate {share} on {len(values)} of "
+        f"{len(items)} items; {sum(verdicts.values())} labels of {people} people ({counts}), {equal} equal answers, "
+        f"{one.unseen} prompts not shown; batch {one.batch_id or 'none'}"
+    )
+
+
+_WORDS = (("tie", "ties"), ("both_bad", "both bad"), ("cannot_judge", "could not be judged"))
+
+
+def _rows(pairing: Pairing, items: Sequence[Json], scorer: str) -> list[dict[str, Any]]:
+    """A row of measurements for each role under which the other deployment stands; items without a verdict have no value."""
+    from include.gates.metrics import HUMAN_WIN_RATE
+    from include.gates.pairwise import row
+
+    ours, theirs = pairing.ours, pairing.theirs
+    same = ours["generation"] == theirs["generation"]
+    identity = {
+        "metric": HUMAN_WIN_RATE,
+        "model": ours["model"],
+        "deployment": ours["deployment"],
+        "suite": pairing.suite,
+        "suite_digest": pairing.suite_digest,
+        "scorer": scorer,
+        "generation": ours["generation"] if same else digest("generation", [ours["generation"], theirs["generation"]]),
+        "backend": ours["backend"],
+    }
+    values = [{k: item[k] for k in ("id", "group", "value", "slices")} for item in items if item["value"] is not None]
+    return [row(identity, {"role": role, "deployment": pairing.opponent}, values) for role in pairing.roles]
+
+
+def panel_of(asked: Json | None) -> dict[str, Any]:
+    """panel.json of what the sensor returned, checked against its digest; no rows where nobody was asked."""
+    if not asked:
+        return {"rows": [], "comparisons": []}
+    known = services.catalog().artifacts.get(asked["digest"])
+    if known is None:
+        from include.flows.errors import FlowError
+
+        raise FlowError(f"the panel's measurements {asked['digest']} are not in the catalog: clear `ask_people`")
+    services.store().verify_small(asked["path"], known.manifest)
+    found: dict[str, Any] = services.store().read_json(f"{asked['path']}/{FILE}")
+    return found
+
+
+def bind(report: "GateReport", asked: Json | None, writer: str) -> None:
+    """The report came from what these people said: a label leads to it."""
+    if asked:
+        services.catalog().lineage.edge(report.digest, asked["digest"], "human_pairwise", writer)
