@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from include.cli import deciding, fetching, planning, pruning, seeing, verifying
+from include.cli import bundling, deciding, fetching, planning, pruning, seeing, verifying
 from include.domain.errors import AlignmentError
 
 __all__ = ["main"]
@@ -30,6 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="align", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in (seeing, deciding, planning, fetching, pruning, verifying):
+    for group in (seeing, deciding, planning, fetching, pruning, verifying, bundling):
         group.add_to(commands)
     return parser

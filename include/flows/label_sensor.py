@@ -12,6 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from include.domain.outcomes import NotDone
 from include.flows import services
+from include.flows.collected import show_collection
 from include.flows.earlier_batches import Again, look_again, record, recorded
 from include.flows.errors import FlowError, NoAnswer, RubricInDoubt
 from include.flows.gold_items import counted, held_for_review, without, words
@@ -264,6 +265,7 @@ class LabelSensor(BaseOperator):
         self._give_up(batch_id, progress)
         body = {"batch_id": batch_id, "progress": progress, "agreement": found.to_json(), "origin": self.batch.get("origin"), "held": held}
         kept = labels.record_snapshot(run_id, batch_id, snapshot.mark, snapshot.digest, self.batch["url"], body=body)
+        show_collection(batch_id, kept.digest, found, progress)
         share = progress["decided_share"]
         self.log.info(
             "Snapshot %s: %d labels, decided share %s", kept.digest, len(snapshot.labels), f"{share:.2f}" if share is not None else "–"

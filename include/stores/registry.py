@@ -12,7 +12,7 @@ from include.domain.canonical import canonical_bytes, check_digest, digest, hex_
 from include.domain.spec import RunSpec
 from include.stores.catalog.ledger import Ledger
 from include.stores.errors import RegistryError
-from include.stores.live_log import LiveLog, end_run, running_keys
+from include.stores.live_log import LiveLog, end_run, running_keys, show_figures
 from include.stores.mlflow_runs import run_of
 from include.stores.run_log import RunWriter, StageLog, Stopped, finished_run, upload
 from include.stores.series import AttemptLog
@@ -140,6 +140,10 @@ class Registry:
     def live(self, spec: RunSpec, attempt: str) -> LiveLog:
         """An attempt's run, and its stage's, while it is under way."""
         return LiveLog(self.tracking, self.experiment_id, spec, attempt)
+
+    def show(self, key: str, name: str, figures: Mapping[str, float], tags: Mapping[str, str]) -> str:
+        """Figures that belong to no job, as a finished run of their own, once; its id."""
+        return show_figures(self.tracking, self.experiment_id, (key, name), figures, tags)
 
     def running(self) -> list[str]:
         """The keys of stage runs that are shown as running."""

@@ -119,7 +119,7 @@ class RunWriter:
         self._client.log_batch(run_id, params=self._parameters(log), tags=self._tags(log))
         self._merged(run, log, ended_ms)
         if log.committed is not None:
-            self._finals(run_id, log.committed.report.metrics, log.committed.report.last_step, ended_ms)
+            self._finals(run_id, _final(log.committed.report), log.committed.report.last_step, ended_ms)
         for attempt in log.attempts:
             self._child(run_id, log, attempt, ended_ms)
         self._artifacts(run_id, log)
@@ -178,6 +178,19 @@ class RunWriter:
             **log.artifacts,
         }
         upload(self._client, run_id, "", files)
+
+
+def _final(report: Report) -> dict[str, float]:
+    """What is told of a run as a whole: its metrics, and what saving and resuming cost."""
+    costs = {
+        f"{name}.{figure}": float(value)
+        for name in ("checkpoints", "resumption")
+        if isinstance(told := report.summary.get(name), Mapping)
+        for figure, value in told.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+    speed = {"tokens_per_s": float(report.summary["tokens_per_s"])} if report.summary.get("tokens_per_s") else {}
+    return {**speed, **costs, **report.metrics}
 
 
 def _status(report: Report | None) -> str:

@@ -27,6 +27,7 @@ class RegistryNotebook:
         self.versions: list[tuple[str, str]] = []
         self.logs: list[Any] = []
         self.shown: dict[str, str] = {}
+        self.figures: dict[str, dict[str, float]] = {}
         self.papers: dict[str, Any] = {}
         self.tags: dict[str, dict[str, str]] = {}
 
@@ -34,6 +35,10 @@ class RegistryNotebook:
         self.runs.append(log.spec.key)
         self.logs.append(log)
         return f"run-{len(self.runs)}"
+
+    def show(self, key: str, name: str, figures: Mapping[str, float], tags: Mapping[str, str]) -> str:
+        self.figures[key] = dict(figures)
+        return name
 
     def running(self) -> list[str]:
         return [key for key, status in self.shown.items() if status == "RUNNING"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -138,3 +139,23 @@ def test_a_tag_that_somebody_spoilt_is_begun_anew(registry: Registry) -> None:
     assert run is not None
     registry.tracking.post("runs/set-tag", run_id=run["info"]["run_id"], key=LIVE_TAG, value="[oh")
     assert registry.live(asked, "1-7.0").begin() == 0
+
+
+def test_figures_of_no_job_are_a_finished_run_told_once(registry: Registry) -> None:
+    first = registry.show("collection:sha256:1", "preferences b1", {"kappa": 0.6}, {"align.batch": "b1"})
+    assert registry.show("collection:sha256:1", "preferences b1", {"kappa": 0.7}, {"align.batch": "b1"}) == first
+    assert history(registry, "collection:sha256:1", "kappa") == [(0, 0.6)]
+    assert status(registry, "collection:sha256:1") == "FINISHED"
+
+
+def test_what_saving_cost_is_among_the_final_figures(registry: Registry, sqlite_catalog: Catalog) -> None:
+    asked = spec()
+    done = commit(sqlite_catalog, asked, {"policy": manifest("policy")})
+    costs = {"checkpoints": {"longest_s": 2.5, "stall_share": 0.1}, "tokens_per_s": 900.0, "warnings": ["x"]}
+    done = replace(done, report=replace(done.report, summary=costs))
+    registry.log_run(StageLog(asked, done, [AttemptLog("1-7.0", done.report, rows(1))], {"steps": 10}))
+    run = run_of(registry.tracking, registry.experiment_id, asked.key)
+    assert run is not None
+    assert {metric["key"]: metric["value"] for metric in run["data"]["metrics"]} == {
+        "loss": 1.0, "final.loss": 1.5, "final.checkpoints.longest_s": 2.5, "final.checkpoints.stall_share": 0.1, "final.tokens_per_s": 900.0,
+    }  # fmt: skip
