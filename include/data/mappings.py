@@ -10,9 +10,12 @@ from include.transforms.draft import Draft
 from include.transforms.normalise import ROW_KINDS, normalise_row
 from include.transforms.problems import Problem
 from include.transforms.rows import Quarantined, RawRow
+from include.transforms.source import Source
 from include.transforms.sources import arithmetic, asdiv, bbq, piqa, xstest
 from include.transforms.split import EVALUATION
 from include.transforms.synthetic import limited, pairs_of
+from include.verifiers.errors import VerifierError
+from include.verifiers.registry import verify
 
 Rows = Iterable[RawRow | Quarantined]
 
@@ -62,10 +65,21 @@ def _own_rows(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     use = options["use"] or {"demonstration": "demonstration", "pair": "preference", "suite": EVALUATION}.get(kind)
     if use not in (*USES, EVALUATION):
         raise DataError(f"source {item.source.name}: `use` {use!r} of {kind} rows is none of {', '.join((*USES, EVALUATION))}")
-    drafts, quarantined = _parted(row if isinstance(row, Quarantined) else normalise_row(row, kind, item.source) for row in rows)
+    drafts, quarantined = _parted(row if isinstance(row, Quarantined) else _readable(row, kind, item.source) for row in rows)
     if kind == "pair":
         drafts = [_imported(draft, item) for draft in drafts]
     return Mapped([Contribution(dataset_id, kind, use, drafts, bool(options["shared"]))], quarantined)
+
+
+def _readable(row: RawRow, kind: str, source: Source) -> Draft | Quarantined:
+    """The row as a draft; set aside where its reference names no verifier, or holds what that verifier refuses."""
+    draft = normalise_row(row, kind, source)
+    if isinstance(draft, Draft) and draft.reference is not None:
+        try:
+            verify(draft.reference, "")
+        except VerifierError as error:
+            return Quarantined(source.name, row.line, f"reference: {error}", row.raw)
+    return draft
 
 
 def _imported(draft: Draft, item: SourcePlan) -> Draft:

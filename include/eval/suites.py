@@ -7,9 +7,12 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.domain.errors import RecordError
-from include.domain.records import SuiteItem
+from include.domain.records import Reference, SuiteItem
+from include.domain.slices import item_slices
 from include.eval.errors import EvaluationError
 from include.transforms.datasets_io import read_suite
+from include.verifiers.errors import VerifierError
+from include.verifiers.registry import verify
 
 COMPARED = ("human_win_rate",)
 """Scorers that read two deployments' answers side by side, elsewhere: the answers are given out for it, and no value is measured here."""
@@ -37,7 +40,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite as this run reads it. `slices`: keys of the items' own, or of the prompt (language, topic, safety_class)."""
+    """A suite as this run reads it. `slices`: keys that `item_slices` knows."""
 
     name: str
     digest: str
@@ -59,10 +62,8 @@ class Suite:
 
     def slices_of(self, entry: Entry) -> dict[str, str]:
         """The slice keys asked for that this item has."""
-        prompt = entry.item.prompt
-        of_prompt = {"language": prompt.language, "topic": prompt.topic, "safety_class": prompt.safety_class}
-        known = {**of_prompt, **(entry.item.slices or {})}
-        return {key: str(known[key]) for key in self.slices if key in known}
+        known = item_slices(entry.item)
+        return {key: known[key] for key in self.slices if key in known}
 
 
 def read(name: str, folder: Path, content_hash: str, settings: Mapping[str, Any]) -> Suite:
@@ -104,6 +105,15 @@ def _check(suite: Suite, where: str) -> None:
             raise EvaluationError(f"{where} item {item.item_id}: a choice needs at least two options and the index of the right one")
         if {"exact_match", "asked_form"} & set(suite.scorers) and item.prompt.reference is None:
             raise EvaluationError(f"{where} item {item.item_id}: {', '.join(suite.scorers)} need a reference, it has none")
+        if {"exact_match", "asked_form"} & set(suite.scorers) and item.prompt.reference is not None:
+            _readable(item.prompt.reference, f"{where} item {item.item_id}")
+
+
+def _readable(reference: Reference, where: str) -> None:
+    try:
+        verify(reference, "")
+    except VerifierError as error:
+        raise EvaluationError(f"{where}: {error}") from error
 
 
 def portions(entries: Sequence[Entry], size: int) -> list[tuple[int, int]]:

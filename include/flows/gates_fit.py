@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from include.domain.records import SuiteItem
+from include.domain.slices import item_slices
 from include.flows.errors import FlowError
 from include.settings.catalogue import versioned
 from include.settings.recipes import Recipe
@@ -74,12 +75,5 @@ def _counted(gate: "GatePolicy", ref: Json) -> "Counted":
 
     stored = (SuiteItem.from_json(row.record) for row in read_suite(local_dataset(ref)))
     items = [item for item in stored if gate.metric not in _ON or _ON[gate.metric](item)]
-    slices = {rule.by: Counter(value for item in items if (value := _slice(item, rule.by)) is not None) for rule in gate.slices}
+    slices = {rule.by: Counter(of[rule.by] for of in map(item_slices, items) if rule.by in of) for rule in gate.slices}
     return Counted(len(items), slices)
-
-
-def _slice(item: SuiteItem, by: str) -> str | None:
-    """What an item says under a key of its own, or its prompt under language, topic or safety_class."""
-    prompt = item.prompt
-    known = {"language": prompt.language, "topic": prompt.topic, "safety_class": prompt.safety_class, **(item.slices or {})}
-    return str(known[by]) if by in known else None

@@ -1,15 +1,18 @@
 """What only looks odd is accepted, and no row changes."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from include.data.build import BuildResult
+from include.data.build import BuildResult, build_datasets
 from include.domain.split import SIDES
 from include.transforms.datasets_io import read_rows, verify_dataset
 
-from .conftest import demonstrations, jsonl
+from .conftest import demonstrations, jsonl, plan_of_files, sentence, source_plan
 
 Build = Callable[..., BuildResult]
 
@@ -58,3 +61,25 @@ def test_a_broken_line_within_the_allowed_share_is_set_aside_and_the_rest_passes
     (row,) = [json.loads(line) for line in result.quarantine.read_text().splitlines()]
     assert (row["line"], row["raw"]) == (100, '{"exampleId":"bad",}')
     assert len(_texts(result)) == 99
+
+
+def test_references_of_every_verifier_are_kept_and_one_that_none_can_read_is_set_aside(tmp_path: Path) -> None:
+    wanted = [("multiple_choice", "B"), ("math_answer", {"value": "3/4"}), ("instructions", [{"id": "punctuation:no_comma"}])]
+    rows = [{"id": f"r{i}", "prompt": sentence(i), "reference": _reference(*wanted[i % 3])} for i in range(30)]
+    bad = [_reference("multiple_choice", "none of them"), _reference("run_python", "print()"), _reference("pattern", "(a+)+b")]
+    rows += [{"id": f"bad{i}", "prompt": sentence(100 + i), "reference": reference} for i, reference in enumerate(bad)]
+    path = tmp_path / "verified.jsonl"
+    path.write_bytes(jsonl(rows))
+    plan = plan_of_files(source_plan(path, dataset="rl", rows="prompt", use="rl"), max_quarantine_share=0.2)
+    result = build_datasets(plan, tmp_path / "out")
+    reasons = [json.loads(line)["reason"] for line in result.quarantine.read_text().splitlines()]
+    assert [reason.split(":")[0] for reason in reasons] == ["reference"] * 3
+    assert "none of 26 options" in reasons[0]
+    assert "no verifier run_python@1; there are: arithmetic@1" in reasons[1]
+    assert "could take for ever" in reasons[2]
+    stored = [row for side in ("train", "validation", "holdout") for row in read_rows(result.datasets["rl"].folder, side)]
+    assert Counter(row.record["reference"]["verifier"] for row in stored).keys() == {name for name, _ in wanted}
+
+
+def _reference(verifier: str, expected: Any) -> dict[str, Any]:
+    return {"verifier": verifier, "verifier_version": "1", "expected": expected}

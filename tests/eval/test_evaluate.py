@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 from include.domain.canonical import digest
 from include.domain.outcomes import Verdict
-from include.domain.records import SuiteItem
+from include.domain.records import Reference, SuiteItem
 from include.gates.expected import expected_from
 from include.gates.judge import judge
 from include.gates.policies import policies_from
@@ -244,3 +244,29 @@ def test_answers_that_are_compared_side_by_side_are_given_out_and_measured_nowhe
     assert {len(one["texts"]) for one in given["answers"]} == {9}
     assert {row["metric"] for row in measured(started)["rows"]} == {"exact_match", "likelihood_choice"}
     assert "answers" not in run_here(store, evaluation(store, salt="not compared", latency=[])).report.outputs
+
+
+def test_items_of_several_verifiers_are_measured_by_their_own_and_sliced_by_its_name(store: Store) -> None:
+    asked = [Reference("instructions", "1", [{"id": "length_constraints:number_words", "relation": "less than", "num_words": 1000}])]
+    asked += [Reference("exact_text", "1", "no model of this size says this")]
+    prompts = [question(first, second) for first, second in sums()[:12]]
+    suite(store, "mixed", [SuiteItem(f"mixed-{at}", replace(p, reference=asked[at % 2])) for at, p in enumerate(prompts)])
+    spec = evaluation(store, salt="mixed", suites={"mixed": {"scorers": ["exact_match"], "slices": ["verifier"]}, "words": SUITES["words"]})
+    kept = {name: value for name, value in spec.inputs.items() if not name.startswith("suite_") or name == "suite_words"}
+    started = run_here(store, replace(spec, inputs={**kept, "suite_mixed": store.places["suite_mixed"].digest}))
+    assert started.code == 0, started.report.message
+    found = table_from(measured(started)).find("candidate", "exact_match", "mixed")
+    assert found is not None
+    values = {name: {item.value for item in found.items if item.slices["verifier"] == name} for name in ("instructions", "exact_text")}
+    assert values == {"instructions": {1.0}, "exact_text": {0.0}}
+
+
+def test_an_item_whose_reference_no_verifier_reads_fails_before_anything_is_measured(store: Store) -> None:
+    first, second = sums()[0]
+    unread = replace(question(first, second), reference=Reference("pattern", "1", "(a+)+b"))
+    suite(store, "unread", [SuiteItem("unread-1", unread)])
+    spec = evaluation(store, salt="unread", suites={"unread": {"scorers": ["exact_match"]}})
+    kept = {name: value for name, value in spec.inputs.items() if not name.startswith("suite_")}
+    started = run_here(store, replace(spec, inputs={**kept, "suite_unread": store.places["suite_unread"].digest}))
+    assert started.code == 1
+    assert "config.suites.unread item unread-1: pattern@1" in str(started.report.message)

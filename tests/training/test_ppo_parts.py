@@ -318,3 +318,13 @@ def test_senseless_settings_are_refused(changes: dict[str, Any], said: str) -> N
     plain = {"iterations": 1, "prompts_per_iteration": 8, "max_new_tokens": 4, "learning_rate": 1e-4, "critic_learning_rate": 1e-4}
     with pytest.raises(SpecError, match=said):
         PpoSettings.of(Settings({**plain, **changes}, "config"))
+
+
+def test_a_prompts_own_verifier_rewards_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [("multiple_choice", "B"), ("instructions", [{"id": "punctuation:no_comma"}]), ("json_schema", {"type": "array"})]
+    prompts = [dataclasses.replace(_prompt("15"), reference=Reference(name, "1", expected)) for name, expected in asked]
+    assert len(usable_prompts(prompts, _mix(model_weight=0.0)).prompts) == 3
+    said = [("Answer: B", 1.0), ("one, two", -1.0), ("So:\n```json\n[1]\n```", 1 / 3)]
+    scorer = _scorer(monkeypatch, {"reward_model": [0.0] * 3}, _mix(model_weight=0.0, length_penalty=0.0))
+    scored = scorer.score([Answer(prompt, (1, 2), 1, text) for prompt, (text, _) in zip(prompts, said, strict=True)])
+    assert [one.score for one in scored] == pytest.approx([score for _, score in said])
