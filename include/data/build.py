@@ -21,7 +21,9 @@ from include.data.errors import ValidationStopped
 from include.data.expectations import Table, import_table, sources_table
 from include.data.filtering import Filtered, Placed, filter_all
 from include.data.importing import Imported, import_sources
+from include.data.own_expectations import OF_LABELS, own_tables
 from include.data.plan import BuildPlan
+from include.data.rarity import mark_rarity
 from include.data.report import ValidationReport
 from include.data.validate import stored_table, validate
 from include.domain.canonical import digest, hex_of
@@ -46,6 +48,8 @@ class BuildResult:
             sides = ", ".join(f"{side} {n}" for side, n in info.counts.items())
             dropped = ", ".join(f"{reason} {n}" for reason, n in self.counts["datasets"][name]["dropped"].items())
             lines.append(f"{name} {info.content_hash[:19]}: {sides}" + (f"; left out: {dropped}" if dropped else ""))
+        for name, found in sorted(self.counts.get("rarity", {}).items()):
+            lines.append(f"{name}: {found['tail']} of {found['tail'] + found['common']} items are of the long tail, by {found['by']}")
         return "\n".join([*lines, f"set aside: {self.counts['quarantined']} rows ({self.quarantine})", self.validation.text])
 
 
@@ -71,16 +75,19 @@ def build_datasets(plan: BuildPlan, out: Path, filesystems: Mapping[str, Any] | 
     _write_lines(
         out / "dropped.jsonl", [{"dataset": one.source.dataset_id, **vars(drop)} for one in filtered for drop in one.dropped.drops]
     )
+    rarity = mark_rarity(filtered, plan.long_tail) if plan.long_tail is not None else {}
     counts = {
         "sources": [vars(fact) for fact in imported.facts],
         "quarantined": len(set_aside),
         "datasets": {one.source.dataset_id: one.counts for one in filtered},
+        **({"rarity": rarity} if rarity else {}),
     }
     _write_json(out / "summary.json", counts)
-    infos = {one.source.dataset_id: _store(one, plan, out) for one in filtered if one.rows}
+    infos = {one.source.dataset_id: _store(one, plan, out, rarity.get(one.source.dataset_id)) for one in filtered if one.rows}
     stored = [stored_table(info, plan.licences, plan.min_rows.get(name, 1)) for name, info in infos.items()]
     empty = [_empty_table(one, plan) for one in filtered if not one.rows]
-    report = _validated([*arriving, *stored, *empty], imported, out)
+    own = own_tables({name: items for name, items in plan.expected.items() if name not in OF_LABELS}, infos)
+    report = _validated([*arriving, *stored, *empty, *own], imported, out)
     return BuildResult(infos, report, out / "quarantine.jsonl", counts)
 
 
@@ -106,13 +113,13 @@ def _validated(tables: Sequence[Table], imported: Imported, out: Path, *, pages_
     return report
 
 
-def _store(one: Filtered, plan: BuildPlan, out: Path) -> DatasetInfo:
+def _store(one: Filtered, plan: BuildPlan, out: Path, rarity: Mapping[str, Any] | None) -> DatasetInfo:
     header = DatasetHeader(
         dataset_id=one.source.dataset_id,
         rows=one.source.rows,
         filter_policy_version=plan.filter_policy_version,
         derived_from=tuple(one.source.derived_from),
-        notes={**one.counts, "project": plan.project, "split": split_digest(plan)},
+        notes={**one.counts, "project": plan.project, "split": split_digest(plan), **({"rarity": rarity} if rarity else {})},
     )
     rows = [_sided(placed, one) for placed in one.rows]
     return store_dataset(out / "datasets", header, rows)

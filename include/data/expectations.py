@@ -32,13 +32,25 @@ class Expect:
 
 
 @dataclass(frozen=True)
+class Own:
+    """An expectation that a recipe names: Great Expectations' own name and arguments. why: for whoever reads that it failed."""
+
+    kind: str
+    columns: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Table:
-    """min_rows: the floor, at least 1. columns: name → values, all of one length; each is expected to hold no null."""
+    """min_rows: the floor, at least 1. columns: name → values, all of one length; each is expected to hold no null, except where `own` is
+    all that is expected."""
 
     name: str
     columns: Mapping[str, Sequence[Any]]
     min_rows: int
     expected: tuple[Expect, ...] = ()
+    own: tuple[Own, ...] = ()
 
     @property
     def rows(self) -> int:

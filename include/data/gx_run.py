@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.data.expectations import Expect, Table
+from include.data.expectations import Expect, Own, Table
 from include.data.report import Check, ValidationOutcome, outcome_of
 
 _SITE = "report"
@@ -63,15 +63,18 @@ def _run(gx: Any, context: Any, source: Any, table: Table) -> Iterator[Check]:
     )
     ended = checkpoint.run(batch_parameters={"dataframe": frame})
     results = [result for run in ended.run_results.values() for result in run.results]
-    if not results:
-        yield Check(table.name, "nothing evaluated", None, ValidationOutcome.FAILED, 0, "the suite gave no result")
+    if len(results) != len(suite.expectations):
+        said = f"{len(suite.expectations)} expectations were asked for, {len(results)} results came"
+        yield Check(table.name, "nothing evaluated", None, ValidationOutcome.FAILED, 0, said)
     for result in results:
         yield _check(table, result)
 
 
 def _expectations(gx: Any, table: Table) -> Iterator[Any]:
     yield gx.expectations.ExpectTableRowCountToBeBetween(min_value=table.min_rows)
-    for column in table.columns:
+    for number, own in enumerate(table.own):
+        yield _own_expectation(gx, own, number)
+    for column in table.columns if not table.own else ():
         yield _expectation(gx, Expect("not_null", column, {}))
     for expect in table.expected:
         yield _expectation(gx, expect)
@@ -81,8 +84,37 @@ def _expectation(gx: Any, expect: Expect) -> Any:
     return getattr(gx.expectations, _CLASSES[expect.kind])(column=expect.column, **expect.arguments)
 
 
+def _own_expectation(gx: Any, own: Own, number: int) -> Any:
+    """`number`, its place in the table, comes back with the result."""
+    name = "".join(word.capitalize() for word in own.kind.split("_"))
+    of = {"column_list": list(own.columns)} if len(own.columns) > 1 else {"column": own.columns[0]}
+    return getattr(gx.expectations, name)(**of, **own.arguments, meta={"own": number}, notes=own.why or None)
+
+
+def _check_own(table: Table, own: Own, result: Any) -> Check:
+    """As `_check`, for any kind: what was looked at is counted here, as kinds that look at a whole column do not say it."""
+    column = ", ".join(own.columns)
+    why = f" ({own.why})" if own.why else ""
+    if raised := _raised(result.exception_info):
+        return Check(table.name, own.kind, column, ValidationOutcome.COULD_NOT_CHECK, 0, raised + why)
+    values = zip(*(table.columns[name] for name in own.columns), strict=True)
+    evaluated = table.rows if own.kind.endswith("not_be_null") else sum(None not in row for row in values)
+    if evaluated == 0:
+        return Check(table.name, own.kind, column, ValidationOutcome.FAILED, 0, f"nothing evaluated: no value to look at{why}")
+    seen = result.result or {}
+    if "observed_value" in seen:
+        some = sorted({str(value) for value in table.columns[own.columns[0]]})[:3]
+        words = f"observed {str(seen['observed_value'])[:160]}" if seen["observed_value"] is not None else f"values such as {some}"
+    else:
+        words = _words(seen, evaluated)
+    outcome = ValidationOutcome.PASSED if result.success else ValidationOutcome.FAILED
+    return Check(table.name, own.kind, column, outcome, evaluated, f"{words}; asked for: {dict(own.arguments)}{why}")
+
+
 def _check(table: Table, result: Any) -> Check:
     config, seen = result.expectation_config, result.result or {}
+    if (number := (config.meta or {}).get("own")) is not None:
+        return _check_own(table, table.own[int(number)], result)
     column, name = config.kwargs.get("column"), str(config.type)
     if raised := _raised(result.exception_info):
         return Check(table.name, name, column, ValidationOutcome.COULD_NOT_CHECK, 0, raised)

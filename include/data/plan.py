@@ -6,7 +6,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from include.data.errors import DataError
-from include.settings.recipes import DataSettings, DataSource
+from include.data.expectations import Own
+from include.data.own_expectations import own_expectations
+from include.settings.recipes import DataSettings, DataSource, LongTail
 from include.transforms.clean import CleanSettings
 from include.transforms.filter_policy import filter_policy_version
 from include.transforms.near import METHOD, NearSettings
@@ -59,6 +61,9 @@ class BuildPlan:
     max_pairs_per_prompt: int = 4
     verifier_version: str = "1"
     preference_sides: tuple[str, ...] = PROMPT_SIDES
+    expected: Mapping[str, tuple[Own, ...]] = field(default_factory=dict)
+    """Data set → what the recipe expects of it beside the built-in; says nothing of which rows come out."""
+    long_tail: LongTail | None = None
     suppressed: Callable[[str | None, str | None], bool] | None = None
     """(subject_ref, prompt_id) → whether that person or prompt was erased and must stay out; None where nobody ever was. Not part of the
     policy's version."""
@@ -101,6 +106,8 @@ def plan_of(
         max_pairs_per_prompt=max_pairs_per_prompt,
         synthetic=SyntheticSettings(tuple(data.synthetic_perturbations), limit=data.synthetic_pairs, seed=data.seed),
         verifier_version=verifier_version,
+        long_tail=data.long_tail,
+        expected=own_expectations(data.expectations),
         preference_sides=(*PROMPT_SIDES, *HELD_SIDES) if held_prompts else PROMPT_SIDES,
     )
 

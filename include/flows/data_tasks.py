@@ -184,9 +184,12 @@ def _show(report: "ValidationReport", run: Json) -> None:
 def checked(info: "DatasetInfo", found: Recipe, folder: Path) -> None:
     """Validates one dataset that was made from labels; raises ValidationStopped when it does not pass."""
     from include.data.errors import ValidationStopped
+    from include.data.own_expectations import own_expectations, own_table
     from include.data.validate import stored_table, validate
 
-    report = validate([stored_table(info, found.data.licences, 1)], folder / "validation", [], [])
+    own = own_expectations(found.data.expectations).get(info.dataset_id, ())
+    tables = [stored_table(info, found.data.licences, 1), *([own_table(info.dataset_id, own, info)] if own else [])]
+    report = validate(tables, folder / "validation", [], [])
     if not report.passed:
         raise ValidationStopped(report)
 

@@ -9,6 +9,7 @@ from include.domain.canonical import check_digest, digest
 from include.domain.split import DEFAULT_SHARES
 from include.settings.annotation import AnnotationSettings, PreferenceSettings
 from include.settings.base import Settings, added_identity, stable_form
+from include.settings.expectations import Expectation
 from include.settings.panel import PanelSettings
 from include.settings.ppo import PpoSettings
 from include.settings.training import (
@@ -113,6 +114,15 @@ class PiiPolicy(Settings):
     """A longer text is not scanned, and its row not used."""
 
 
+class LongTail(Settings):
+    """How rare a suite's item must be, among the prompts that are trained on, to count as the long tail."""
+
+    by: Literal["words", "topic"] = "words"
+    """words: by how many training prompts hold its words. topic: by how many have its topic."""
+    share: float = Field(0.1, gt=0, lt=1)
+    """Of the training prompts themselves, the rarest so many; what is rarer than the others is tail."""
+
+
 class DataSettings(Settings):
     """How sources become dataset versions."""
 
@@ -129,6 +139,10 @@ class DataSettings(Settings):
     """Sides of every data set of the project: train, validation, holdout. A change moves groups from side to side: give a new `split_salt` too."""
     near_duplicate_threshold: float = Field(0.8, gt=0, le=1)
     pii: PiiPolicy = added_identity(PiiPolicy())
+    long_tail: LongTail | None = added_identity(None)
+    """Gives the items of every suite a slice `rarity`: `tail` or `common`."""
+    expectations: tuple[Expectation, ...] = added_identity(())
+    """Of the stored data sets, beside the built-in ones."""
     synthetic_pairs: int = Field(0, ge=0)
     synthetic_perturbations: tuple[Literal["operand", "operation", "result"], ...] = ("operand", "operation", "result")
     """What the wrong side of a synthetic pair gets wrong; see `transforms.synthetic`."""

@@ -28,12 +28,13 @@ class Task:
         self.plane, self.folder = plane, folder
         self.pushed: dict[str, str] = {}
 
-    def build(self, data: bytes) -> dict[str, Any]:
+    def build(self, data: bytes, **more: Any) -> dict[str, Any]:
+        """`more`: of the recipe's data settings."""
         (self.folder / "rows.jsonl").write_bytes(data)
         source = {"name": "own", "kind": "jsonl", "mapping": "rows", "path": "rows.jsonl", "licence": "CC0-1.0"}
         source["options"] = {"dataset": "demonstrations", "rows": "demonstration"}  # type: ignore[assignment]
         data_settings = {"project": "tiny", "split_salt": "s", "licences": ["CC0-1.0"], "use_shares": {"demonstration": 1.0}}
-        self.plane.change_recipe("tiny", data=data_settings | {"sources": [source]})
+        self.plane.change_recipe("tiny", data=data_settings | {"sources": [source], **more})
         return data_tasks.build(self.plane.run(), "dag:build_dataset/manual__1/data.build_datasets/1")
 
 
@@ -86,6 +87,16 @@ def stored(result: dict[str, Any]) -> dict[str, tuple[str, str]]:
 
 def as_brought(rows: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     return {row["exampleId"]: (row["prompt"], row["response"]) for row in rows}
+
+
+def test_an_expectation_of_the_recipes_own_stops_the_task_with_the_same_report_and_page(task: Task) -> None:
+    short = {"dataset": "demonstrations", "expect": "expect_column_value_lengths_to_be_between", "column": "response"}
+    with pytest.raises(ValidationStopped) as stopped:
+        task.build(jsonl(ROWS), expectations=[{**short, "arguments": {"max_value": 3}, "why": "one word is enough"}])
+    assert "demonstrations, expected by the recipe.response" in str(stopped.value)
+    assert "(one word is enough)" in str(stopped.value)
+    assert task.pushed
+    assert set(task.build(jsonl(ROWS), expectations=[{**short, "arguments": {"max_value": 300}}])) == {"demonstrations"}
 
 
 @pytest.mark.parametrize("dressed", ["BOM", "CRLF", "both"])

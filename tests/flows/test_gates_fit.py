@@ -68,3 +68,28 @@ def test_each_slice_needs_its_own_items(control: Plane, tmp_path: Path) -> None:
     ):
         require_gates_fit(recipe("tiny"), uneven)
     require_gates_fit(recipe("tiny"), {"requests": requests(tmp_path / "even", ("none", "a", 4), ("none", "b", 4))})
+
+
+def test_the_long_tail_is_a_slice_as_any_other(control: Plane, tmp_path: Path) -> None:  # noqa: F811
+    gated(control, {**SAFE, "name": "tail", "min_n": 1, "slices": [{"by": "rarity", "margin": 0.2, "min_n": 4}]})
+    path = control.configs / "suites" / "tiny.yaml"
+    body = yaml.safe_load(path.read_text())
+    body["suites"]["requests"]["slices"] = ["rarity"]
+    path.write_text(yaml.safe_dump(body))
+
+    def marked(name: str, tail: int) -> dict[str, Any]:
+        drafts = [
+            Draft("made", n, (Message("user", f"{name} {n}"),), "CC0", "licence", slices={"rarity": "tail" if n < tail else "common"})
+            for n in range(20)
+        ]
+        items = [draft.suite_item(draft.prompt_text) for draft in drafts]
+        rows = [SidedRow(item.item_id, "holdout", item.prompt.split_group, "evaluation", item.to_json()) for item in items]
+        header = DatasetHeader("requests", "suite", "filters@1")
+        return {"requests": data_tasks.publish(write_dataset(tmp_path / name, header, rows), "tiny", "dag:build_dataset/1/b/1")}
+
+    with pytest.raises(FlowError, match=r"gate tail, slices by rarity, needs 4 items \(min_n\), and rarity tail of suite .* gives 3"):
+        require_gates_fit(recipe("tiny"), marked("few", 3))
+    require_gates_fit(recipe("tiny"), marked("enough", 4))
+    unmarked = {"requests": requests(tmp_path / "unmarked", ("none", "a", 20))}
+    with pytest.raises(FlowError, match="asks for slices by rarity, and no item of suite requests says its rarity"):
+        require_gates_fit(recipe("tiny"), unmarked)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from include.data.errors import ValidationStopped
+from include.domain.records import Message
+from include.flows.data_tasks import checked
 from include.flows.errors import FlowError
 from include.flows.pair_tasks import brought, require_measurable, say_short_wins
 from include.settings.catalogue import recipe
 from include.settings.recipes import Recipe
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
+from include.transforms.draft import Draft
 
 SOURCE = {"name": "hub", "kind": "jsonl", "mapping": "rows", "path": "x.jsonl", "licence": "own", "options": {"dataset": "hub_pairs", "rows": "pair"}}  # fmt: skip
 DATASETS = {"synthetic_pairs": {}, "hub_pairs": {}, "preference_prompts": {}}
@@ -67,3 +72,23 @@ def test_wins_of_short_answers_that_are_rare_are_warned_of(
     said = capsys.readouterr().out
     assert f"the short answer won {won} of 10 pairs" in said
     assert ("WARNING: below 20%" in said) == warned
+
+
+def test_pairs_made_of_labels_are_held_against_what_the_recipe_expects_of_them(tmp_path: Path) -> None:
+    rows = []
+    for n in range(8):
+        sides = {side: Message("assistant", f"{side} answer {n}") for side in ("chosen", "rejected")}
+        draft = Draft(
+            "s", n, (Message("user", f"question {n}"),), "CC0-1.0", "licence", origin="external:s@1", pii="none", pii_detector="d@1"
+        )
+        made = replace(draft, **sides).pair("g")  # type: ignore[arg-type]
+        rows.append(SidedRow(made.pair_id, "train", f"g{n}", "preference", made.to_json()))
+    info = write_dataset(tmp_path / "pairs", DatasetHeader("preferences", "pair", "none@1"), rows)
+    expected = {"expect": "expect_column_values_to_match_regex", "column": "chosen", "arguments": {"regex": "^chosen"}}
+    met, unmet = (
+        {"dataset": name, **expected, "arguments": {"regex": regex}} for name, regex in (("preferences", "^chosen"), ("preferences", "^no"))
+    )
+    other = {**unmet, "dataset": "reward_pairs"}
+    checked(info, tiny(data={"licences": ["CC0-1.0"], "expectations": [met, other]}), tmp_path)
+    with pytest.raises(ValidationStopped, match="preferences, expected by the recipe.chosen: .* 8 of 8 values unexpected"):
+        checked(info, tiny(data={"licences": ["CC0-1.0"], "expectations": [met, unmet]}), tmp_path)

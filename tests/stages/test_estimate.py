@@ -120,6 +120,13 @@ def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes
     assert after.memory["logits"] == pytest.approx(4 * before.memory["logits"])
 
 
+def test_kto_passes_over_each_pairs_prompt_with_other_answers_too() -> None:
+    plain, kto = (_stages(dpo={"loss": loss})["dpo"].seconds for loss in ("sigmoid", "kto"))
+    assert kto["reference"] == pytest.approx(2 * plain["reference"])
+    assert kto["reference point"] == pytest.approx(plain["reference"])
+    assert kto["training"] == plain["training"]
+
+
 def test_frozen_models_hold_rounded_weights_under_autocast_but_for_the_embedding() -> None:
     shape = Shape(parameters=1000, layers=1, hidden=4, vocabulary=50, kv_width=4)
     assert (frozen(shape, "fp32"), frozen(shape, "bf16_autocast")) == (4000, 2 * 1000 + 4 * 200)
