@@ -121,7 +121,7 @@ def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes
 
 
 def test_kto_passes_over_each_pairs_prompt_with_other_answers_too() -> None:
-    plain, kto = (_stages(dpo={"loss": loss})["dpo"].seconds for loss in ("sigmoid", "kto"))
+    plain, kto = (_stages(dpo=TINY.dpo.model_copy(update={"loss": loss}))["dpo"].seconds for loss in ("sigmoid", "kto"))
     assert kto["reference"] == pytest.approx(2 * plain["reference"])
     assert kto["reference point"] == pytest.approx(plain["reference"])
     assert kto["training"] == plain["training"]
