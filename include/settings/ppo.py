@@ -1,10 +1,11 @@
 """Settings of PPO. Each field is identity or placement; a test snapshots the identity set."""
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, added_placement, identity, placement
+from include.settings.lora import LoraSettings
 from include.settings.stage import Precision, StageSettings
 
 
@@ -110,20 +111,21 @@ class PpoSettings(StageSettings):
     """So many validation prompts are answered before and after; 0: none."""
     heldout: PpoHeldout = added_identity(PpoHeldout())
     """A reward that rises while answers to the same validation prompts get worse stops the run (`guards.hacking_…`)."""
+    lora: LoraSettings | None = added_identity(None)
+    """Actor and critic learn adapters of this rank, the critic's head whole; the reference is the actor's frozen base."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
     reuse_first_pass: bool = added_placement(False)
     """The first minibatch learns from the passes that gave its old log-probabilities and values: less time, more memory, the same bits."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_adapters(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("lora") is not None:
+    @model_validator(mode="after")
+    def _no_chance_in_adapters(self) -> "PpoSettings":
+        if self.lora is not None and self.lora.dropout:
             raise ValueError(
-                "ppo has no lora in this version: actor and critic learn with all their weights. DPO has (`dpo.lora`); for PPO spread the "
-                "state instead (zero_stage, more job.tasks)"
+                f"lora.dropout is {self.lora.dropout:g}: PPO needs 0, as the first minibatch of an update must repeat the pass that gave the "
+                "old log-probabilities (ratio 1)"
             )
-        return value
+        return self
 
     @model_validator(mode="after")
     def _whole_weights(self) -> "PpoSettings":

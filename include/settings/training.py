@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, added_placement, identity, placement
 from include.settings.dimensions import DimensionSettings
+from include.settings.lora import LoraSettings
 from include.settings.ppo import PpoSettings
 from include.settings.stage import Precision, StageSettings
 
@@ -97,15 +98,6 @@ class BaseImportSettings(StageSettings):
 class EarlyStop(Settings):
     every_steps: int = Field(10, ge=1)
     patience: int = Field(3, ge=1)
-
-
-class LoraSettings(Settings):
-    """Low-rank adapters instead of all weights. `alpha` left out is twice the rank, `targets` all linear layers of a block."""
-
-    rank: int = Field(16, ge=1)
-    alpha: float | None = Field(None, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    targets: tuple[str, ...] | None = None
 
 
 class LearningGuardSettings(Settings):

@@ -164,11 +164,14 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
         "prompts": hardware.seconds(read, "fp32"),
         "decoding": settings.iterations * decoding + looking,
         "scoring": hardware.seconds(scored, settings.precision),
-        "training": hardware.seconds(2 * TRAIN * shape.parameters * settings.epochs * tokens, settings.precision),
+        "training": hardware.seconds(
+            2 * (TRAIN_ADAPTER if settings.lora else TRAIN) * shape.parameters * settings.epochs * tokens, settings.precision
+        ),
     }
     layout = Layout(
         ranks=hardware.devices, zero_stage=settings.zero_stage, precision=settings.precision,
         rows=settings.micro_batch, length=settings.max_length, background=settings.save_in_background,
+        trained_share=memory.ADAPTER_SHARE if settings.lora else 1.0,
     )  # fmt: skip
     one = memory.training(shape, layout)
     shared = ("activations", "logits", "bf16 copies", "buckets", "gathered")  # actor and critic take turns
@@ -180,7 +183,7 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     if settings.zero_stage == 3:
         parts["drawing"] = memory.FP32 * shape.parameters  # a whole copy of the actor to draw answers with
     frozen = memory.frozen(shape, settings.precision)
-    parts |= {"reference": frozen, "rewards": members * frozen}
+    parts |= {"reference": 0.0 if settings.lora else frozen, "rewards": members * frozen}  # under adapters it is the actor's own base
     rows = min(settings.generation_batch, settings.prompts_per_iteration)
     parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
     if settings.generation == "own_process":

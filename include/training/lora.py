@@ -4,8 +4,11 @@ y = W x + (alpha / rank) · B A dropout(x), with W frozen, A drawn uniformly as 
 starts at the base. Source: Hu et al. 2021, eq. 3. Written out here rather than taken from peft, as docs/decisions says.
 """
 
+import hashlib
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,12 +57,17 @@ class LoraLinear(nn.Module):
         self.base = base.requires_grad_(False)
         self.dropout = nn.Dropout(settings.dropout)
         self.scale = settings.alpha / settings.rank
+        self.on = True
+        """Off: the base alone answers (`adapters_off`)."""
         bound = 1 / math.sqrt(base.in_features)  # kaiming_uniform with a = √5, as peft draws A
         drawn = torch.rand(settings.rank, base.in_features, generator=generator) * 2 * bound - bound
         self.lora_A = nn.Parameter(drawn.to(base.weight.device, base.weight.dtype))
         self.lora_B = nn.Parameter(base.weight.new_zeros(base.out_features, settings.rank))
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.on:
+            found: Tensor = self.base(x)
+            return found
         low = nn.functional.linear(nn.functional.linear(self.dropout(x), self.lora_A), self.lora_B)
         return self.base(x) + self.scale * low
 
@@ -91,6 +99,35 @@ def add_adapters(model: nn.Module, settings: LoraSettings, seed: int) -> list[st
 
 def adapters_of(model: nn.Module) -> dict[str, LoraLinear]:
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+
+
+@contextmanager
+def adapters_off(model: nn.Module) -> Iterator[None]:
+    """The base alone answers in here, to the bit: what a policy with adapters started from, without a second copy of it."""
+    layers = list(adapters_of(model).values())
+    for layer in layers:
+        layer.on = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.on = True
+
+
+def learnt_weights(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Name → parameter of what training changes: the adapters where there are any, else every weight. A frozen copy tells the same."""
+    adapters = {f"{name}.{part}": getattr(layer, part) for name, layer in adapters_of(model).items() for part in ("lora_A", "lora_B")}
+    return adapters or dict(model.named_parameters())
+
+
+def frozen_digest(model: nn.Module) -> str:
+    """sha256 over name, type, shape and bytes of every parameter that isn't learnt. The weights must lie whole in this process."""
+    seen = hashlib.sha256()
+    for name, value in sorted(model.named_parameters()):
+        if not value.requires_grad:
+            seen.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+            seen.update(value.detach().cpu().contiguous().view(torch.uint8).numpy())
+    return f"sha256:{seen.hexdigest()}"
 
 
 def save_adapter(model: nn.Module, settings: LoraSettings, base: str, target: Path) -> None:

@@ -73,6 +73,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("ppo", {"eval_rows": 4}),
     ("ppo", {"reward": {"combine": "minimum"}}),
     ("ppo", {"guards": {"ratio_max": 3.0}}),
+    ("ppo", {"lora": {"rank": 4, "alpha": None, "dropout": 0.0, "targets": None}}),
     ("generate", {"portion_prompts": 8}),
     ("base", {"chat_template": "source"}),
     ("reward_model", {"dimensions": ["clarity"]}),
@@ -83,7 +84,7 @@ CHANGES: list[tuple[str, dict[str, Any]]] = [
 def test_a_setting_that_is_used_moves_its_stage_and_the_recipe_and_nothing_else(part: str, change: dict[str, Any]) -> None:
     before = recipe("tiny")
     body = before.model_dump(mode="json")
-    body[part] |= {k: {**body[part][k], **v} if isinstance(v, dict) else v for k, v in change.items()}
+    body[part] |= {k: {**(body[part][k] or {}), **v} if isinstance(v, dict) else v for k, v in change.items()}
     after = parse(Recipe, body, "x.yaml")
     assert after.digest != before.digest
     for stage in STAGE_SETTINGS:
@@ -189,7 +190,7 @@ def test_an_engine_moves_the_key_and_where_its_weights_lie_does_not() -> None:
         ("dpo", {"engine": "megatron", "zero_stage": 2}, "zero_stage 0"),
         ("reward_model", {"engine": "megatron", "tensor_parallel": 2, "job": {"tasks": 1}}, "does not divide job.tasks 1"),
         ("ppo", {"engine": "megatron"}, "deepspeed"),
-        ("ppo", {"lora": {"rank": 4}}, "ppo has no lora in this version: actor and critic learn with all their weights"),
+        ("ppo", {"lora": {"rank": 4, "dropout": 0.1}}, "lora.dropout is 0.1: PPO needs 0"),
         ("ppo", {"minibatch": 6, "prompts_per_iteration": 12, "job": {"tasks": 4}}, "minibatch 6 is no multiple of job.tasks 4"),
         ("sft", {"offload": "optimizer"}, "needs zero_stage 1 at least, this recipe has 0"),
         ("dpo", {"offload": "parameters", "zero_stage": 2}, "needs zero_stage 3 at least, this recipe has 2"),

@@ -111,6 +111,16 @@ def test_ppo_counts_two_trained_and_four_scoring_models_and_its_bottleneck_moves
     assert _stages(Hardware(1, 1000.0, 1.0), "ppo")["ppo"].bottleneck == "decoding"
 
 
+def test_under_adapters_ppo_trains_little_and_its_reference_takes_no_memory() -> None:
+    whole, adapted = (_stages(method="ppo", ppo=TINY.ppo.model_copy(update={"lora": lora}))["ppo"] for lora in (None, LoraSettings()))
+    assert _state(adapted) == pytest.approx({"weights": 8, "gradients": 0.08, "moments": 0.16})
+    assert ("reference" in whole.memory, "reference" in adapted.memory) == (True, False)
+    assert adapted.state_gb == pytest.approx((8 + 0.08 + 0.16 + 4) * 1e-3)
+    assert adapted.checkpoint_gb == pytest.approx(whole.checkpoint_gb / 100)
+    assert adapted.seconds["training"] == pytest.approx(whole.seconds["training"] * 4 / 6)
+    assert adapted.seconds["scoring"] == pytest.approx(whole.seconds["scoring"])
+
+
 def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes() -> None:
     settings = TINY.ppo.model_copy(update={"micro_batch": 4, "minibatch": 16, "prompts_per_iteration": 32})
     before, after = (_stages(method="ppo", ppo=settings.model_copy(update={"reuse_first_pass": reused}))["ppo"] for reused in (False, True))

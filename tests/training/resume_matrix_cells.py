@@ -60,6 +60,8 @@ VARIANTS = {
     "plain": Variant(),
     # Dropout, so that the state of chance is part of what must come back.
     "lora": Variant({"lora": {"rank": 4, "alpha": 8.0, "dropout": 0.1}}),
+    # Of PPO, where ratios must start at 1.
+    "adapters": Variant({"lora": {"rank": 4, "alpha": 8.0}, "learning_rate": 2e-3}),
     "packed": Variant({"packing": True, "early_stop": {"every_steps": 2, "patience": 9}, "eval_rows": 4, "eval_max_new_tokens": 4}),
     # In its second member, and when the checkpoint that ends the first one has just been renamed.
     "ensemble": Variant({"seeds": SEEDS}, deaths={"update": (13, -1), "after-rename": (3, 0)}),
@@ -166,4 +168,7 @@ def changed_cells() -> Iterator[Cell]:
     yield Cell("ppo", 2, 3, precision=autocast, only=("generating",))
     yield Cell("ppo", 1, 0, variant="reuse", only=("update",))
     yield Cell("ppo", 2, 2, precision=autocast, variant="reuse", only=("update", "before-rename"))
+    for ranks, stage in ((1, 0), (2, 0), (2, 2), (2, 3)):
+        yield Cell("ppo", ranks, stage, variant="adapters")
+    yield Cell("ppo", 2, 3, precision=autocast, variant="adapters", only=saved)
     yield Cell("generate", 1, precision="bf16", only=("generating", "half-saved"))

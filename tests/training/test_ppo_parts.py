@@ -310,7 +310,7 @@ def test_models_that_see_another_sequence_are_refused_with_the_place() -> None:
         ({"minibatch": 5}, "does not divide"),
         ({"temperature": 0.0}, "PPO samples"),
         ({"kl_target": 6}, "config.kl_target is not a setting"),
-        ({"lora": {"rank": 4}}, "PPO has no adapters in this version"),
+        ({"lora": {"rank": 4, "dropout": 0.1}}, "config.lora.dropout is 0.1: PPO needs 0"),
         ({"reward": {"model_weight": 0.0, "verifier_weight": 0.0}}, "nothing to optimise"),
     ],
 )

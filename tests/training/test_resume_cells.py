@@ -18,6 +18,7 @@ TRIED = {
     "reward_model fp32 1 0 ensemble": "after-rename",
     "ppo bf16_autocast 1 0 plain": "generating",
     "ppo fp32 1 0 reuse": "update",
+    "ppo fp32 1 0 adapters": "after-rename",
     "generate bf16 1 0 plain": "generating",
 }
 """Cell → the moment that is tried here."""

@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import torch
 
 from include.training.engines.engine import Engine, EngineSettings
-from include.training.model_io import load_causal_lm
+from include.training.lora import LoraSettings
+from include.training.rl.adapters import load_actor
 from include.training.rl.checks import freeze
 from include.training.scoring import AnswerScorer
 
@@ -31,9 +32,9 @@ MakeActorEngine = Callable[[torch.nn.Module, EngineSettings], ActorEngine]
 class DrawingActor:
     """Gives the model to draw with: the one that is trained, or, where that is cut up, a whole copy filled anew after each change."""
 
-    def __init__(self, engine: ActorEngine, policy: Path, attention: str) -> None:
+    def __init__(self, engine: ActorEngine, policy: Path, attention: str, lora: LoraSettings | None = None) -> None:
         self._engine = engine
-        self._copy = freeze(AnswerScorer(load_causal_lm(policy, attention)).to(engine.device)) if engine.cut_up else None
+        self._copy = freeze(AnswerScorer(load_actor(policy, attention, lora)).to(engine.device)) if engine.cut_up else None
         self._filled = False
 
     def changed(self) -> None:

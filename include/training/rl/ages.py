@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from include.training.model_io import load_causal_lm
+from include.training.rl.adapters import load_actor
 from include.training.rl.arithmetic import largest_ratio_gap, mean_ratio_gaps, truncated_weights
 from include.training.rl.batch import Plan, sampler_log_probs
 from include.training.rl.checks import freeze
@@ -82,7 +82,9 @@ class Ages:
     def _under(self, learner: Learner, plan: Plan, now_BT: Tensor, batch: Collected, age: int) -> Tensor:
         """B × T log-probabilities under the version that is `age` behind the present one."""
         if self._earlier is None:
-            self._earlier = freeze(AnswerScorer(load_causal_lm(self._policy, self._settings.attention)).to(learner.actor.device))
+            self._earlier = freeze(
+                AnswerScorer(load_actor(self._policy, self._settings.attention, self._settings.lora)).to(learner.actor.device)
+            )
         self._source.load(batch.step - age, self._earlier.model)
         return learner.log_probs_of(self._earlier, plan, (now_BT.shape[0], now_BT.shape[1]))
 

@@ -1,6 +1,6 @@
 """What must hold before PPO's first step: modes, gradients, weights of their own, one tokenizer, one sequence for all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from include.domain.errors import AlignmentError
@@ -20,8 +20,9 @@ def freeze(model: Any) -> Any:
     return model
 
 
-def check_models(models: Mapping[str, Any]) -> None:
-    """`models` by role: actor, critic, reference, reward_model (more of an ensemble as reward_model_2 …).
+def check_models(models: Mapping[str, Any], learnt: Mapping[str, Set[str]] | None = None) -> None:
+    """`models` by role: actor, critic, reference, reward_model (more of an ensemble as reward_model_2 …). `learnt`: names of what is learnt of a
+    trained one, by role; left out, all its weights are.
 
     Raises:
         ModelsError: one is in the wrong mode, has gradients it must not have (or none it must), another vocabulary, or
@@ -33,9 +34,13 @@ def check_models(models: Mapping[str, Any]) -> None:
             raise ModelsError(
                 f"{role} is in {'train' if model.training else 'eval'} mode, it must be in {'train' if trained else 'eval'} mode"
             )
-        wrong = [name for name, parameter in model.named_parameters() if parameter.requires_grad != trained]
+        own = dict(model.named_parameters())
+        due = (learnt or {}).get(role, set(own)) if trained else set()
+        wrong = [name for name, parameter in own.items() if parameter.requires_grad != (name in due)]
         if wrong:
-            raise ModelsError(f"{role}: {wrong[0]} (and {len(wrong) - 1} more) {'has no gradient' if trained else 'has a gradient'}")
+            raise ModelsError(
+                f"{role}: {wrong[0]} (and {len(wrong) - 1} more) {'has no gradient' if wrong[0] in due else 'has a gradient'}"
+            )
     _check_vocabulary(models)
     _check_shared(models)
 

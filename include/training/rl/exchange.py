@@ -1,7 +1,7 @@
 """What trainer and generator hand each other, as files in the attempt's folder: numbered weights one way, answers the other.
 
     exchange/plan.json                          what to draw, written once
-    exchange/weights/v00003/                    actor.safetensors, version.json: the actor after 3 iterations
+    exchange/weights/v00003/                    actor.safetensors, version.json: the actor after 3 iterations; of one with adapters, these alone
     exchange/answers/00004-0002.json            portion 2 of iteration 4, with the version that wrote it
     exchange/ready                              the generator has loaded its model; holds its process id
     exchange/closed/00004                       the trainer has what it needs of iteration 4; more is not wanted
@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from include.domain.canonical import sha256_file
 from include.domain.errors import IntegrityError
+from include.training.lora import LoraSettings, learnt_weights
 from include.training.rl.batch import Sampled
 from include.training.rl.draw import DrawSettings
 
@@ -44,6 +45,7 @@ class GeneratorPlan:
     ahead: int
     encoded: tuple[tuple[int, ...], ...]
     draw: DrawSettings
+    lora: LoraSettings | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Exchange:
     def plan(self) -> GeneratorPlan:
         body = json.loads((self.folder / "plan.json").read_text("utf-8"))
         drawn = DrawSettings(**{**body["draw"], "stop_ids": tuple(body["draw"]["stop_ids"])})
-        return GeneratorPlan(**{**body, "draw": drawn, "encoded": tuple(tuple(ids) for ids in body["encoded"])})
+        lora = body["lora"] and LoraSettings(**{**body["lora"], "targets": tuple(body["lora"]["targets"])})
+        return GeneratorPlan(**{**body, "draw": drawn, "lora": lora, "encoded": tuple(tuple(ids) for ids in body["encoded"])})
 
     def publish(self, version: int, updates: int, weights: Mapping[str, torch.Tensor], keep: int) -> None:
         """The actor as version `version`; of the older ones the newest `keep` stay."""
@@ -125,7 +128,7 @@ class Exchange:
             weights = load_file(folder / WEIGHTS)
         except OSError as error:
             raise IntegrityError(f"version {version} of the actor is not in {folder.parent}: {error}") from error
-        own = dict(model.named_parameters())
+        own = learnt_weights(model)
         if set(own) != set(weights):
             raise IntegrityError(f"{folder} holds other weights than this model has: {sorted(set(own) ^ set(weights))[:3]}")
         with torch.no_grad():

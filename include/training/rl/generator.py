@@ -17,7 +17,8 @@ import torch
 from include.domain.errors import IntegrityError
 from include.runtime import rng
 from include.runtime.signals import STOP_SIGNALS
-from include.training.model_io import compute_device, load_causal_lm
+from include.training.model_io import compute_device
+from include.training.rl.adapters import load_actor
 from include.training.rl.draw import draw
 from include.training.rl.exchange import Exchange, GeneratorPlan, Portion
 
@@ -30,7 +31,7 @@ class Generator:
     def __init__(self, exchange: Exchange, plan: GeneratorPlan) -> None:
         self.exchange = exchange
         self.plan = plan
-        self.model: Any = load_causal_lm(Path(plan.policy), plan.attention).to(compute_device())
+        self.model: Any = load_actor(Path(plan.policy), plan.attention, plan.lora).to(compute_device())
         self.version, self.updates, self.digest = -1, 0, ""
         self._parent = os.getppid()
 

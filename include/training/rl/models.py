@@ -10,11 +10,13 @@ from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.engines.engine import EngineSettings
 from include.training.engines.precision import keep_cast
+from include.training.lora import frozen_digest
 from include.training.model_checks import check_trained
 from include.training.model_io import compute_device, load_causal_lm
 from include.training.reward.head import Critic, load_reward_model
 from include.training.rl.actor import DrawingActor, MakeActorEngine
-from include.training.rl.checks import check_models, freeze
+from include.training.rl.adapters import OwnBase, adapt_critic, learnt_names, load_actor
+from include.training.rl.checks import ModelsError, check_models, freeze
 from include.training.rl.rewards import Member
 from include.training.rl.settings import PpoSettings
 from include.training.rl.update import Learner
@@ -32,12 +34,16 @@ def dropouts(*models: torch.nn.Module) -> list[str]:
 
 @dataclass(frozen=True)
 class Models:
-    """Checked, on the device, and still in plain modules. `actor` is the causal model inside of what is trained."""
+    """Checked, on the device, and still in plain modules. `actor` is the causal model inside of what is trained.
+
+    reference: None where it is the actor's own base. base: digest of the actor's frozen weights, known to the first rank; None without any.
+    """
 
     actor: Any
     critic: Any
     reference: Any
     members: list[Member]
+    base: str | None = None
 
     @classmethod
     def load(cls, job: Job, settings: PpoSettings) -> "Models":
@@ -47,18 +53,31 @@ class Models:
             ModelsError: a model is not in the state it must be in.
         """
         device = compute_device()
-        actor = load_causal_lm(job.input("policy"), settings.attention).requires_grad_(True).to(device)
-        reference = freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)).to(device))
+        actor = load_actor(job.input("policy"), settings.attention, settings.lora, job.seed).to(device)
+        own_base = settings.lora is not None and job.input_digest("reference") == job.input_digest("policy")
+        reference = None if own_base else freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)).to(device))
         members = []
         for name in member_inputs(job.inputs):
             model = freeze(load_reward_model(job.input(name), settings.attention).to(device))
             members.append(Member(name, model, RewardNormaliser.read(job.input(name))))
-        critic = Critic(load_reward_model(job.input("reward_model"), settings.attention).to(device), members[0].normaliser)
-        others = {"reference": reference, **{member.name: member.model for member in members}}
-        check_models({"actor": actor.train(), "critic": critic.train(), **others})
+        judge = load_reward_model(job.input("reward_model"), settings.attention)
+        critic = Critic(adapt_critic(judge, settings.lora, job.seed + 1).to(device), members[0].normaliser)
+        others = {**({} if own_base else {"reference": reference}), **{member.name: member.model for member in members}}
+        trained = {"actor": actor.train(), "critic": critic.train()}
+        check_models({**trained, **others}, {role: learnt_names(model) for role, model in trained.items()})
         for model in others.values():
             keep_cast(model, settings.precision)
-        return cls(actor.eval(), critic, reference, members)
+        base = frozen_digest(actor) if settings.lora is not None and job.ranks.main else None
+        return cls(actor.eval(), critic, reference, members, base)
+
+    def check_base(self) -> None:
+        """At the end, on the first rank with whole weights again: training has left the frozen weights alone.
+
+        Raises:
+            ModelsError: it has not; the adapters belong to no model that there is, and the reference was not the one that was named.
+        """
+        if self.base is not None and (now := frozen_digest(self.actor)) != self.base:
+            raise ModelsError(f"the actor's frozen weights have changed under training: {self.base} at its start, {now} at its end")
 
     def learner(self, job: Job, settings: PpoSettings, make_engine: MakeActorEngine) -> Learner:
         """Actor and critic in their engines; from here on the weights of `actor` may be cut up among the ranks."""
@@ -74,5 +93,6 @@ class Models:
             raise SpecError(
                 f"reuse_first_pass needs models without dropout, and {chance[0]} is set: a pass that learns is another one than a pass that looks"
             )
-        drawing = DrawingActor(actor, job.input("policy"), settings.attention)
-        return Learner(actor, critic, self.reference, settings, drawing, reuse_first_pass=reused)
+        drawing = DrawingActor(actor, job.input("policy"), settings.attention, settings.lora)
+        reference = OwnBase(actor) if self.reference is None else self.reference
+        return Learner(actor, critic, reference, settings, drawing, reuse_first_pass=reused)

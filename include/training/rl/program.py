@@ -24,7 +24,8 @@ from include.training.examples.batching import pad_id_of
 from include.training.examples.heldout import answer_check
 from include.training.examples.special import warn_of_special_tokens
 from include.training.loop import StepResult, run_steps
-from include.training.model_io import load_tokenizer, save_model
+from include.training.model_io import load_tokenizer
+from include.training.policy_export import export_policy
 from include.training.rl.actor import MakeActorEngine
 from include.training.rl.ages import Ages
 from include.training.rl.arithmetic import gae, masked_mean, sequence_kl, token_rewards, whiten
@@ -187,7 +188,7 @@ def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:
 
 
 def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
-    """Policy, reference, reward model(s) and prompts in; policy and rollouts out."""
+    """Policy, reference, reward model(s) and prompts in; policy (with `lora` its adapter too) and rollouts out."""
     settings = PpoSettings.of(job.config)
     if settings.minibatch % job.ranks.count:
         raise SpecError(
@@ -228,8 +229,8 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):
         job.warn(said)
     after = _answers(job, actor, tokenizer, "after")
-    with job.output("policy", "model", {"stage": job.stage, "key": job.spec.key, "reference": job.input_digest("reference")}) as folder:
-        save_model(actor, job.input("policy"), folder)
+    models.check_base()
+    exported = export_policy(job, actor, settings.lora, "policy", {"reference": job.input_digest("reference")})
     with job.output("rollouts", "rollout_batch", {"stage": job.stage, "key": job.spec.key}) as folder:
         rollouts = collector.log.assemble(folder)
     counts = {name: float(rollouts[name]) for name in ("expected", "count", "missing_rewards")}
@@ -240,6 +241,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         **trainer.ages.totals(),
         **before,
         **after,
+        **exported,
     }
     job.complete({**metrics, **usable.metrics(), **texts}, {"rollouts": counts}, outcome.stop_reason)
 

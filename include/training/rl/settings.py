@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from include.domain.errors import SpecError
 from include.runtime.settings import Settings
+from include.training.lora import LoraSettings
 from include.training.rl.guards import GuardLimits
 from include.training.rl.kl_controller import KlController
 
@@ -41,6 +42,7 @@ KEYS = [
     "generation",
     "lag",
     "heldout",
+    "lora",
 ]
 COMBINE = ("mean", "minimum")
 
@@ -135,11 +137,10 @@ class PpoSettings:
     ratio_tolerance_bf16: float
     reward: RewardMix
     lag: LagSettings | None = None
+    lora: LoraSettings | None = None
 
     @classmethod
     def of(cls, config: Settings) -> "PpoSettings":
-        if "lora" in config:
-            raise SpecError("config.lora: PPO has no adapters in this version; actor and critic learn with all their weights")
         config.only(*KEYS)
         settings = cls(
             iterations=config.positive("iterations"),
@@ -163,9 +164,15 @@ class PpoSettings:
             ratio_tolerance_bf16=config.number("ratio_tolerance_bf16", 0.2),
             reward=RewardMix.of(config.section("reward", {})),
             lag=LagSettings.of(config),
+            lora=LoraSettings.of(config),
         )
         if settings.temperature <= 0:
             raise SpecError(f"config.temperature is {settings.temperature}: PPO samples, so it must be above 0")
+        if settings.lora is not None and settings.lora.dropout:
+            raise SpecError(
+                f"config.lora.dropout is {settings.lora.dropout}: PPO needs 0, as the first minibatch of an update must repeat the pass that gave "
+                "the old log-probabilities (ratio 1)"
+            )
         if settings.prompts_per_iteration % settings.minibatch:
             raise SpecError(f"config.minibatch {settings.minibatch} does not divide prompts_per_iteration {settings.prompts_per_iteration}")
         return settings

@@ -23,7 +23,7 @@ from include.domain.errors import IntegrityError
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks
 from include.runtime.signals import STOP_SIGNALS, kept_from_children
-from include.training.model_io import parameters_of
+from include.training.lora import learnt_weights
 from include.training.rl import generator as ppo_generator
 from include.training.rl.batch import Sampled
 from include.training.rl.draw import Drawn, DrawSettings, draw_together
@@ -192,7 +192,7 @@ class GeneratorSource:
 
     def published(self, version: int, actor: Any, updates: int) -> None:
         if self.exchange is not None and self.job.ranks.main and version < self.settings.iterations:
-            self.exchange.publish(version, updates, parameters_of(actor), self.lag.ahead + 1)
+            self.exchange.publish(version, updates, learnt_weights(actor), self.lag.ahead + 1)
 
     def load(self, version: int, model: Any) -> None:
         if self.exchange is None:
@@ -201,7 +201,7 @@ class GeneratorSource:
 
     def _start(self, step: int, actor: Any, updates: int) -> Exchange:
         self.exchange = exchange = Exchange.fresh(self.job.out)
-        exchange.publish(step, updates, parameters_of(actor), self.lag.ahead + 1)
+        exchange.publish(step, updates, learnt_weights(actor), self.lag.ahead + 1)
         exchange.put_plan(
             GeneratorPlan(
                 policy=str(self.job.input("policy")),
@@ -213,6 +213,7 @@ class GeneratorSource:
                 ahead=self.lag.ahead,
                 encoded=tuple(tuple(ids) for ids in self.own.encoded),
                 draw=self.own.settings,
+                lora=self.settings.lora,
             )
         )
         with (self.job.out / "generator.log").open("ab") as log, kept_from_children(*STOP_SIGNALS):
