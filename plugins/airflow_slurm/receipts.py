@@ -33,6 +33,7 @@ class Receipt:
     :ivar array: of an array, the task numbers it was submitted with, such as ``0-3,7%2``.
     :ivar queued_at: when the job was submitted by Slurm's own clock (its SubmitTime), or else the login node's right after sbatch's answer:
         what the start of a controller is compared with. None if nobody knows.
+    :ivar requeue: whether Slurm may put it back, as it was submitted; None if nobody knows, as of one that was found by its name.
     """
 
     job_id: str
@@ -44,6 +45,7 @@ class Receipt:
     log_path: str | None = None
     array: str | None = None
     queued_at: float | None = None
+    requeue: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object that :meth:`from_json` takes back."""

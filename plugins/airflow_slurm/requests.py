@@ -125,6 +125,7 @@ class JobRequest:
             array=done.receipt.array,
             deadline=deadline,
             page=output_address(owner, done.n, done.receipt),
+            returns=done.receipt.requeue is not False,
             lines=self.lines.to_json() if self.lines and not done.receipt.array else {},
             exits={str(code): cause for code, cause in own_exits(self._spec_of(done.n)).items()},
         )

@@ -30,8 +30,13 @@ MARK = "5f0c1a2b3d4e6f70"
 IDS = tuple(str(n) for n in range(1, 80))
 #: What is asked when a controller does not answer; what else only once; and what changes something.
 DOWN = ("squeue", "sacct", "scancel", "release", "submit")
-ONCE = ("version", "submit", "squeue_unknown", "release_unknown", "scancel_unknown", "scancel_ended", "scancel_several")
+ONCE = (
+    "version", "config", "nodes", "submit", "squeue_of_all", "squeue_of_names", "sacct_of_name", "squeue_unknown", "release_unknown",
+    "scancel_unknown", "scancel_ended", "scancel_several",
+)  # fmt: skip
 CHANGES = ("scancel", "release")
+#: After a controller was started anew.
+ANEW = ("squeue", "squeue_holds", "sacct", "sacct_steps", "config", "nodes")
 
 
 def lines() -> dict[str, dict[str, Any]]:
@@ -75,10 +80,10 @@ JOBS: dict[str, tuple[str, ...]] = {
     "no_folder": ("--wrap=true", "--chdir=/nowhere/at/all"),
     "memory": ("--wrap=python3 -c 'x = bytearray(400 * 2**20); print(len(x))'", "--mem=60M"),
     "over": ("--wrap=sleep 300", "--time=1"),
-    "deadline": ("--wrap=sleep 30", "--time=1", "--deadline=now+70", "--hold"),
     "cancelled": ("--wrap=sleep 300", "--gpus=1"),
     "cancelled_waiting": ("--wrap=true", "--hold"),
     "suspended": ("--wrap=sleep 300",),
+    "deadline": ("--wrap=true", "--time=1", "--deadline=now+100", "--dependency=afterany:{suspended}"),
     "requeued": ("--wrap=[ $SLURM_RESTART_COUNT ] || sleep 300", "--requeue", "--gpus=2"),
     "requeued_held": ("--wrap=sleep 300", "--requeue"),
     "special_exit": ("--wrap=sleep 300", "--requeue"),
@@ -151,12 +156,10 @@ class Recording:
             }
             done = subprocess.run(one["line"], shell=True, input=one["stdin"], text=True, capture_output=True, env=environment, timeout=120)
             kept[name] = {
-                "line": one["line"],
                 "stdout": self._plain(done.stdout).splitlines(keepends=True),
                 "stderr": self._plain(done.stderr),
                 "code": done.returncode,
             }
-        self.out.mkdir(parents=True, exist_ok=True)
         (self.out / f"{moment}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
     def _plain(self, text: str) -> str:
@@ -222,7 +225,7 @@ def _node_fails(r: Recording) -> None:
     r.slurm.kill("n4")
     r.wait("node_fails", "NODE_FAIL", seconds=90)
     time.sleep(3)
-    r.take("node_failed")
+    r.take("node_failed", ANEW)
     r.do("scancel", f"--user={r.slurm.user}")
     r.slurm.spawn("n4")
     r.do("scontrol", "update", "NodeName=n4", "State=RESUME")
@@ -249,15 +252,29 @@ def _controller_dies(r: Recording) -> None:
     shutil.copytree(saved, state)
     slurm.spawn("slurmctld")
     r.do("scancel", "in_the_way")
-    r.take("controller_back")
+    r.take("controller_back", ANEW)
     r.wait("twice_again", "held", "CANCELLED", "FAILED", seconds=120)
     time.sleep(6)
-    r.take("twice_started")
+    r.take("twice_started", ANEW)
+
+
+def _limit_memory(configuration: Any) -> None:
+    """Slurm says OUT_OF_MEMORY only of jobs that a cgroup limits, which takes root and cgroups of version 1 (here without systemd)."""
+    if not Path("/sys/fs/cgroup/memory").is_dir() or os.getuid():
+        return
+    plain = configuration.slurm_conf
+    configuration.slurm_conf = lambda s: plain(s).replace("TaskPlugin=task/none", "TaskPlugin=task/cgroup")
+    chosen = "CgroupPlugin=cgroup/v1\nConstrainRAMSpace=yes\nConstrainSwapSpace=yes\n"
+    configuration.cgroup_conf = lambda version: chosen
 
 
 def record(asked: dict[str, dict[str, Any]], out: Path) -> None:
+    from local import slurm_config
     from local.slurm_cluster import PrivateSlurm
 
+    _limit_memory(slurm_config)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "lines.json").write_text(json.dumps({name: one["line"] for name, one in asked.items()}, indent=1) + "\n")
     made = Path(tempfile.mkdtemp(prefix="ra-", dir="/tmp"))
     slurm = PrivateSlurm(made / "c", nodes=4, gpus=2, name="c1", preemption=True)
     stopping: Callable[[], None] = slurm.stop

@@ -136,7 +136,7 @@ def rolled_back() -> dict[str, Any]:
 def settled(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """At the process edge: what was done about the hold; True for lifted."""
     done: list[bool] = []
-    monkeypatch.setattr("airflow_slurm.work.steps.settle_hold", lambda state, lift: done.append(lift))
+    monkeypatch.setattr("airflow_slurm.work.held.settle_hold", lambda state, lift: done.append(lift))
     return done
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase, parse_state
-from airflow_slurm.truth.reconcile import FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
+from airflow_slurm.truth.reconcile import DEFAULT_GRACES, FORGOTTEN, NO_ACCOUNTING, Observation, forgotten, judge, may_be_forgotten
 from airflow_slurm.truth.view import Change, Incarnation, JobView
 
 START = JobView("90210")
@@ -81,6 +81,29 @@ def test_a_preempted_job_that_does_not_come_back_is_lost_and_may_be_tried_again(
     )
     assert [view.phase for view in views] == [Phase.RUNNING, Phase.ENDING, Phase.ENDING, Phase.LOST]
     assert (views[-1].cause, views[-1].retryable) == ("preempted", True)
+
+
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL"])
+def test_a_job_that_was_submitted_so_that_it_cannot_come_back_is_lost_at_once_when_it_is_pushed_out(state: str) -> None:
+    graces = replace(DEFAULT_GRACES, returns=False)
+    for seen in (Observation(60, None, True, accounted(state)), Observation(60, queued(state), True, accounted(state))):
+        view = judge(judge(START, Observation(0, queued("RUNNING"))), seen, graces)
+        # A failed node says less: its word may be a restarted controller's.
+        assert view.phase is (Phase.LOST if state == "PREEMPTED" else Phase.ENDING)
+    # One that came back all the same was given that later by somebody.
+    again = judge(START, Observation(0, queued("RUNNING", 1)))
+    assert judge(again, Observation(60, None, True, accounted("CANCELLED", "PREEMPTED")), graces).phase is Phase.ENDING
+
+
+def test_a_job_that_the_queue_shows_as_pushed_out_is_lost_when_it_still_does() -> None:
+    """Where Slurm puts a job back, the queue has it as waiting in the same moment (recorded); where it ends it, it shows that."""
+    running = judge(START, Observation(0, queued("RUNNING")))
+    once = judge(running, Observation(60, queued("PREEMPTED"), True, None))
+    assert (once.phase, judge(once, Observation(120, queued("PREEMPTED"), True, None)).phase) == (Phase.ENDING, Phase.LOST)
+    assert judge(once, Observation(120, queued("PENDING", 1), True, None)).phase is Phase.WAITING
+    assert judge(once, Observation(120, None, True, accounted("PREEMPTED"))).phase is Phase.ENDING
+    failed = judge(running, Observation(60, queued("NODE_FAIL"), True, None))
+    assert judge(failed, Observation(120, queued("NODE_FAIL"), True, None)).phase is Phase.ENDING
 
 
 def test_an_old_end_is_not_believed_after_a_newer_run_was_seen() -> None:

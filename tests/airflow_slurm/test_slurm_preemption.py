@@ -51,8 +51,8 @@ def task(preempting: PrivateSlurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def pushed_out(slurm: PrivateSlurm, task: Task, deferred: TaskDeferred, runs: Path) -> dict[str, Any]:
-    """What the task's trigger says, while somebody's urgent job takes all nodes for a moment."""
-    deferred.trigger.wait |= {"return_grace_s": 5.0}  # Slurm puts a job back at once, or never
+    """What the task's trigger says, while somebody's urgent job takes all nodes for a moment. The five minutes that a job is given to come back
+    pass for none of them: Slurm puts it back at once, or says that it does not."""
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(task.wait, deferred, 100)
         asyncio.run(appears(runs))

@@ -212,12 +212,14 @@ def test_gpu_seconds_are_those_of_the_gpus_that_a_run_was_given_and_what_slurm_e
     assert [(r.gpu_seconds, r.lost) for r in catalog.runs.attempts(KEY)] == [(480.0, True), (0.0, False)]
 
 
-def test_a_receipt_keeps_when_its_job_was_queued(store: CatalogReceipts) -> None:
+def test_a_receipt_keeps_when_its_job_was_queued_and_whether_slurm_may_put_it_back(store: CatalogReceipts) -> None:
     store.claim(KEY, owner("a"))
-    store.record(KEY, 1, provider.Receipt("17", "a-1", "c1", queued_at=5.0))
+    store.record(KEY, 1, provider.Receipt("17", "a-1", "c1", queued_at=5.0, requeue=False))
     receipt = store.claim(KEY, owner("a")).receipt
     assert receipt is not None
-    assert receipt.queued_at == 5.0
+    assert (receipt.queued_at, receipt.requeue) == (5.0, False)
+    # One that was written before there was such a mark says nothing of it.
+    assert Receipt.from_json({"job_id": "17", "job_name": "a-1", "conn_id": "c1"}).requeue is None
 
 
 def test_an_incident_is_kept_once(store: CatalogReceipts) -> None:

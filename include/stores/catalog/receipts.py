@@ -36,6 +36,7 @@ class Receipt:
     log_path: str | None = None
     array: str | None = None
     queued_at: float | None = None
+    requeue: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -120,7 +120,8 @@ class SlurmClient:
         rows = _rows_along(answer, job_name)
         own = [row.submit_time for row in whole_jobs(rows or ()) if row.job_id == job_id]
         queued_at, path = next(iter(own), None) or answer.clock, spec.log_path(job_id)
-        return Queued(Receipt(job_id, job_name, self.conn_id, cluster, log_path=path, array=spec.array, queued_at=queued_at), rows)
+        receipt = Receipt(job_id, job_name, self.conn_id, cluster, None, None, path, spec.array, queued_at, spec.requeue)
+        return Queued(receipt, rows)
 
     async def queue(self, name: str | None = None, *, holds: bool = False) -> list[parse.QueueRow]:
         """All jobs of this user that the controller knows, or those of one name.

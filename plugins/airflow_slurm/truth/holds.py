@@ -7,6 +7,10 @@ at once, the hold would start the job beside itself, which Slurm refuses as *lau
 - it ran, or may have run: only what it made can tell more, and its task decides (:data:`ROLLED_BACK`): the job is done and is cancelled in its
   hold, or it runs again. Of an array, the tasks that ran are cancelled; what made nothing is submitted again as a forgotten one.
 
+A job that runs no more for the first time may be held as well: by Slurm, which could not launch it, or by somebody. After the same while the first
+is cancelled there, and lost with that; of the second its task looks at what it made, if the controller was started anew, and else waits for that
+person (:class:`airflow_slurm.watch.brought_back.BroughtBack`).
+
 If the release had been saved and the start had not, the controller itself ends the run that it does not know of: see :func:`as_doubted`.
 
 Nothing here costs a command of its own for each job: whether a hold is the first comes with the next look's squeue, a run with its sacct.
@@ -20,7 +24,7 @@ from enum import Enum
 
 from airflow_slurm.slurm.parse import AccountingRow, Controller, QueueRow
 from airflow_slurm.slurm.states import Phase, parse_state
-from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, started_anew
+from airflow_slurm.truth.reconcile import FORGOTTEN, LAUNCH_FAILED_HELD, Observation, started_anew
 from airflow_slurm.truth.view import JobView
 
 #: Status and cause of a job that a controller brought back as never started, though it had run or may have.
@@ -96,6 +100,17 @@ class FirstHold:
             return Step.NOTHING
         self._lifts -= 1
         return Step.LIFT
+
+
+#: Reasons with which a job is held that has run before.
+HOLDS = ("JobHeld", "JobHold", "job requeued in held state", LAUNCH_FAILED_HELD)
+
+
+def has_stood(view: JobView, row: QueueRow | None, at: float, grace_s: float) -> bool:
+    """Whether a job that was put back has been held for so long, in one look after the other, that all nodes have reported what they run."""
+    if row is None or view.phase is not Phase.WAITING or not row.restarts or not row.reason.startswith(HOLDS):
+        return False
+    return view.reason_looks > 1 and view.reason_since is not None and at - view.reason_since >= grace_s
 
 
 def seen_running(view: JobView) -> bool:

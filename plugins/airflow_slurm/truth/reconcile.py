@@ -2,7 +2,8 @@
 
 - A job in the queue is what the queue says, until that says it ended.
 - Ended for good is believed at once. States after which Slurm itself may bring the job back (preempted, node failure)
-  are believed only when it did not come back for ``return_grace_s``: accounting keeps showing the old end first.
+  are believed only when it did not come back for ``return_grace_s``: accounting keeps showing the old end first. A job that the queue
+  itself shows as preempted is not being put back (that shows it as waiting in the same moment), nor is one that was submitted so.
 - A job that left the queue is looked up in accounting; the newest incarnation counts. Accounting lags, so a job that
   accounting still calls running, or doesn't know, is *ending* for ``missing_grace_s`` and then *unknown*.
 - Whoever could not be asked says nothing: the last view stays, and after the grace the phase is *unknown*.
@@ -22,6 +23,8 @@ from airflow_slurm.truth.view import Incarnation, JobView
 FORGOTTEN = "forgotten"
 #: The reason with which Slurm holds a job that a node would not, or could not, start.
 LAUNCH_FAILED_HELD = "launch failed requeued held"
+LAUNCH_FAILED = "launch_failed"
+_PUSHED_OUT = "PREEMPTED"
 #: ``JobView.cause`` of a job that left the queue of a site that keeps no accounting: there is nobody left to ask.
 NO_ACCOUNTING = "no_accounting"
 
@@ -34,11 +37,13 @@ class Graces:
         ``cred_expire`` (120 s by default) before it lets a requeued job start, but queues it at once.
     :ivar missing_grace_s: for accounting to catch up with a job that left the queue (seen: 10 s after slurmdbd was down).
     :ivar unreachable_grace_s: for a controller that does not answer, before the phase is called unknown.
+    :ivar returns: whether Slurm may put the job back: False for one with ``--no-requeue``.
     """
 
     return_grace_s: float = 300.0
     missing_grace_s: float = 120.0
     unreachable_grace_s: float = 120.0
+    returns: bool = True
 
 
 DEFAULT_GRACES = Graces()
@@ -161,7 +166,7 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         **_reason_seen(before, row, seen.at),
     )
     if info.phase is Phase.WAITING and row.reason == LAUNCH_FAILED_HELD:
-        view = replace(view, cause="launch_failed", retryable=True)  # the site's doing, and no word about the program
+        view = replace(view, cause=LAUNCH_FAILED, retryable=True)  # the site's doing, and no word about the program
     if info.phase is Phase.UNKNOWN:
         return replace(view, unknown_since=_first(before.unknown_since, seen.at))
     if not info.phase.ended:
@@ -175,6 +180,8 @@ def _in_queue(before: JobView, seen: Observation, row: QueueRow, graces: Graces)
         cancelled_by_uid=_cancelled_by(row, seen.accounting or ()),
     )
     view = _with_incarnations(view, seen.accounting or ())
+    if row.state.name == _PUSHED_OUT and before.state == _PUSHED_OUT and before.missing_since is not None:
+        return replace(view, missing_since=None)  # in two looks in a row
     return _until_it_stays_away(before, view, seen.at, graces) if info.may_return else view
 
 
@@ -239,7 +246,8 @@ def _older_than_known(before: JobView, rows: Sequence[AccountingRow]) -> bool:
 
 def _until_it_stays_away(before: JobView, view: JobView, now: float, graces: Graces) -> JobView:
     since = _first(before.missing_since, now)
-    if now - since >= graces.return_grace_s:
+    stays = view.state == _PUSHED_OUT and not graces.returns and not view.restarts
+    if stays or now - since >= graces.return_grace_s:
         return replace(view, missing_since=None)
     return replace(view, phase=Phase.ENDING, missing_since=since)
 

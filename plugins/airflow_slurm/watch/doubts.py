@@ -28,6 +28,11 @@ class Doubts:
         self._ahead_s = 0.0
         self._questions = QUESTIONS
 
+    async def lost_a_run(self, view: JobView) -> bool | None:
+        """Whether the controller was started anew since the submission, and may have lost a run of the job; None if it does not say."""
+        controller = await self._controller() if self._hub.client is not None else None
+        return None if controller is None else started_anew(controller.booted_at, self._queued_at(view))
+
     async def started_anew(self, candidates: Collection[JobView], at: float) -> bool:
         """Whether the controller was, since the submission; asked again only when more jobs or tasks than before seem to be lost. ``at``: now."""
         if len(candidates) > self._asked_about and self._hub.client is not None:

@@ -9,20 +9,20 @@ from typing import Any
 
 from airflow_slurm.errors import SlurmError
 from airflow_slurm.receipts import history_of
-from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.remote.tail import LogTail
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import task_path
 from airflow_slurm.truth.arrays import as_removed, compact, forgotten_whole, indices_of, ran_by, removed_before_start, summarise, task_id
 from airflow_slurm.truth.holds import ROLLED_BACK, FirstHold, Step, as_gone, has_run, known_to_run, may_be_gone, seen_running
-from airflow_slurm.truth.reconcile import FORGOTTEN, Observation, judge, may_be_forgotten
+from airflow_slurm.truth.reconcile import Observation, judge, may_be_forgotten
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.brought_back import BroughtBack
 from airflow_slurm.watch.doubts import Doubts
 from airflow_slurm.watch.lines import LineFollower
 from airflow_slurm.watch.output import Output
 from airflow_slurm.watch.poller import Hub, Snapshot, Watched
-from airflow_slurm.watch.waiting import Wait, due, due_of_tasks
+from airflow_slurm.watch.waiting import HELD_AGAIN, Wait, due, due_of_tasks
 
 #: So often is kept how far an output has been copied, and that somebody still looks for a missing job, beside every change of state: what a
 #: restarted triggerer copies twice, or does not count as waited for, is no more than that.
@@ -45,10 +45,9 @@ class _Follower:
         self._before = self._told = self.view
         self._noted_at = 0.0
         self._hold = FirstHold(wait.hold_grace_s)
-        #: Jobs or tasks that were ended because a controller had brought them back: known from before the command on.
-        self._rolled_back: set[str] = set()
         self._output = Output(wait, hub, log)
         self._doubts = Doubts(wait, hub, log)
+        self._held = BroughtBack(wait, hub, log, self._doubts)
 
     async def _tell(self, view: JobView, at: float) -> None:
         """Log and keep a view that differs from the last; keep one that is in doubt now and then, so that the looks for it count."""
@@ -80,8 +79,7 @@ class _Follower:
 
         def read() -> JobView:
             mine = [r for r in history_of(self._wait.store(), self._wait.key) if r.n == self._wait.n]
-            notes = [note for record in mine for note in record.incidents if note.get("what") == ROLLED_BACK]
-            self._rolled_back |= {job_id for note in notes for job_id in note["detail"]["ended"]}
+            self._held.recall([note for record in mine for note in record.incidents])
             return next((r.view for r in mine if r.view is not None), self._before)
 
         try:
@@ -128,35 +126,10 @@ class _Follower:
                 self._log.warning("The first hold of job %s could not be lifted now: %s", self._wait.job_id, error)
         return step
 
-    async def _end_rolled_back(self, ended: Sequence[str]) -> None:
-        """Cancel tasks of an array that a controller brought back after they had run."""
-        if self._hub.client is None:
-            return
-        try:
-            await self._cancel_noted(self._hub.client, ended)
-        except Exception as error:  # noqa: BLE001
-            # As above; the next look comes by here again.
-            self._log.warning("%s could not be cancelled now: %s", ", ".join(ended[:20]), error)
-
-    async def _cancel_noted(self, client: SlurmClient, ended: Sequence[str]) -> None:
-        # Noted first: whoever finds them cancelled after this process has died has to know why.
-        if not self._rolled_back.issuperset(ended):
-            note = {"job_id": self._wait.job_id, "ended": list(ended)}
-            await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
-            self._rolled_back |= set(ended)
-        # Only while they wait: somebody may have lifted the hold since the look.
-        await client.cancel(ended, cluster=self._wait.cluster, waiting_only=True)
-        self._log.error("Slurm: the controller came back without the run of %s; cancelled.", ", ".join(ended[:20]))
-
     def _named(self, view: JobView) -> JobView:
         """The cause, of a job whose script ended before its program had begun: the same would end the same."""
         cause = self._wait.exits.get(str(view.exit_code)) if view.state == "FAILED" and view.ended and not view.signal else None
         return view if cause is None else replace(view, cause=cause, retryable=False)
-
-    def _as_rolled_back(self, view: JobView) -> JobView:
-        if view.job_id not in self._rolled_back or view.state != "CANCELLED" or not view.ended:
-            return view
-        return replace(view, phase=Phase.LOST, cause=FORGOTTEN, retryable=True)
 
 
 class JobFollower(_Follower):
@@ -179,11 +152,12 @@ class JobFollower(_Follower):
             views = await self._doubts.forgotten(views, snapshot.at)
         elif may_be_gone(views[0], seen) and await self._doubts.started_anew(views.values(), snapshot.at):
             views = {0: as_gone(views[0])}
-        await self._tell(views[0], snapshot.at)
+        await self._tell(self._held.judged(views[0]), snapshot.at)
         ran = True if seen_running(self.view) else known_to_run(seen.accounting, seen.accounting_kept)
         step = await self._settle_hold(seen.queue, ran, snapshot.at) if seen.queue_read else Step.NOTHING
         await self._cancel_doubles(snapshot)
-        status = ROLLED_BACK if step is Step.DECIDE else due(self.view, self._wait, snapshot.at)
+        asks = await self._held.asks_task(self.view, seen.queue, snapshot.at)
+        status = ROLLED_BACK if step is Step.DECIDE else HELD_AGAIN if asks else due(self.view, self._wait, snapshot.at)
         self._output.say_where(self.view)
         if self._tail is not None and self.view.phase is not Phase.WAITING and self.view.unknown_since is None:
             await self._follow(self._tail, snapshot.at, final=status is not None)
@@ -232,7 +206,7 @@ class ArrayFollower(_Follower):
         last = (snapshot.accounting or {}).get(self._wait.job_id, ())
         await self._recall(snapshot.at)
         now = {index: self._named(judge(self._views[index], observation, self._wait.graces)) for index, observation in seen.items()}
-        now = {index: as_removed(view) if removed_before_start(view, last) else self._as_rolled_back(view) for index, view in now.items()}
+        now = {index: as_removed(view) if removed_before_start(view, last) else self._held.judged(view) for index, view in now.items()}
         self._views |= await self._doubts.ends(self._views, now)
         self._ran |= {index for index, view in self._views.items() if has_run(view)}
         await self._find_forgotten(seen, last, snapshot.at)
@@ -242,6 +216,7 @@ class ArrayFollower(_Follower):
         await self._tell(summarise(self._wait.job_id, self._wait.cluster, self._views), snapshot.at)
         if snapshot.queue is not None:
             await self._settle_holds(seen, snapshot.at)
+            await self._held.end_unlaunched(self._views, {index: o.queue for index, o in seen.items()}, snapshot.at)
         await self._cancel_doubles(snapshot)
         self._output.say_where(self.view)
         await self._read_logs(ended)
@@ -259,7 +234,7 @@ class ArrayFollower(_Follower):
         unsure = [i for i, whether in known.items() if whether is None]
         row = next((o.queue for o in held.values()), None)
         if await self._settle_hold(row, True if ran else None if unsure else False, at) is Step.DECIDE:
-            await self._end_rolled_back([task_id(self._wait.job_id, index) for index in ran or unsure])
+            await self._held.end([task_id(self._wait.job_id, index) for index in ran or unsure])
 
     async def _find_forgotten(self, seen: Mapping[int, Observation], last: Sequence[AccountingRow], at: float) -> None:
         """Tasks that the controller lost before they ran; each by itself, as others may have run, which are gone."""

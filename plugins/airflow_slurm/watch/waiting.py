@@ -15,6 +15,8 @@ from airflow_slurm.truth.holds import NODES_REPORT_WITHIN_S
 from airflow_slurm.truth.reconcile import DEFAULT_GRACES, NO_ACCOUNTING, Graces
 from airflow_slurm.truth.view import JobView
 
+#: Status, and incident, of a job that somebody holds and whose controller may have lost a run of it.
+HELD_AGAIN = "held_again"
 #: In how many looks in a row a reason that never clears has to be seen.
 LOOKS_TO_BELIEVE = 3
 #: For so long past the task's time a job that is about to end may do so, in seconds: longer than any doubt about its end lasts.
@@ -32,6 +34,7 @@ class Wait:
     :ivar max_wait_s: how long a job may wait for its first start; None for ever.
     :ivar hold_grace_s: how long a job that a controller brought back in its first hold is left alone: see :mod:`airflow_slurm.truth.holds`.
     :ivar return_grace_s: how long Slurm may take to bring back a job that it lost: see :class:`airflow_slurm.truth.reconcile.Graces`.
+    :ivar returns: whether Slurm may bring it back at all; False only if it was submitted so that it can't.
     :ivar deadline: when the task's ``execution_timeout`` is over, in seconds since the epoch: Airflow holds it only while a worker is busy.
     :ivar queued_at: when the job was submitted by the cluster's own clock; None if nobody knows.
     :ivar exits: exit codes, as text, of the batch script itself, with the cause of each: see :func:`airflow_slurm.slurm.script.own_exits`.
@@ -63,6 +66,7 @@ class Wait:
     queued_at: float | None = None
     exits: dict[str, str] = field(default_factory=dict)
     page: str = ""
+    returns: bool = True
     lines: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -78,7 +82,7 @@ class Wait:
     @property
     def graces(self) -> Graces:
         """How long each kind of doubt is waited for."""
-        return Graces(return_grace_s=self.return_grace_s)
+        return Graces(return_grace_s=self.return_grace_s, returns=self.returns)
 
 
 def due(view: JobView, wait: Wait, now: float | None = None) -> str | None:

@@ -38,8 +38,10 @@ from airflow_slurm.truth.arrays import never_ran
 from airflow_slurm.truth.holds import ROLLED_BACK
 from airflow_slurm.truth.reconcile import FORGOTTEN
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch.waiting import HELD_AGAIN
 from airflow_slurm.work.accepted import accepted_before, round_of
-from airflow_slurm.work.earlier import given_up, gives_up, leave_earlier, left_a_log, settle_hold
+from airflow_slurm.work.earlier import given_up, gives_up, leave_earlier, left_a_log
+from airflow_slurm.work.held import done_in_its_hold
 from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
 from airflow_slurm.work.left import leave_to_a_person, take_up
@@ -105,8 +107,9 @@ class JobSteps(BaseOperator):
         if event["status"] in ("waited_too_long", "never_starts", "timed_out"):
             return self._not_waited_for(context, event, request_state, view)
         try:
-            if event["status"] == ROLLED_BACK:
-                return self._rolled_back(context, request_state, replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True))
+            if event["status"] in (ROLLED_BACK, HELD_AGAIN):
+                lost = replace(view, phase=Phase.LOST, cause=ROLLED_BACK, retryable=True)
+                return done_in_its_hold(self, context, request_state, lost, again=event["status"] == ROLLED_BACK)
             result = self._taken(context, request_state, view, known=event["status"] == "ended")
         except LoginRefused:
             raise
@@ -250,25 +253,6 @@ class JobSteps(BaseOperator):
             self.log.warning("%s", request.words)
         self.log.info("Submission %s ended as %s; submitting the next.", state["n"], request.cause)
         return self._start(context, {"resubmits": resubmits})
-
-    def _rolled_back(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
-        """Its nodes have reported, so nothing of the first run is left on them: it made what it should, or runs again as after Slurm's own requeue."""
-        try:
-            result = self.accept(context, state, view)
-        except (JobFailed, Resubmit) as error:
-            if (again := int(state["resubmits"]) + 1) > int(state["max_resubmits"]):
-                raise JobFailed(
-                    f"{view.describe()}: its controller brought it back {again} times in one try of the task.", cause=ROLLED_BACK
-                ) from error
-            self.log.warning(
-                "The controller lost the run of job %s, and it did not make all it should: %s It runs again.", view.job_id, error
-            )
-            settle_hold(state, lift=True)
-            return self._start(context, {"resubmits": again})
-        # Closed first: to a try that finds the job cancelled, and the submission open, it would look like a person's doing.
-        self._close(state, JobEnd("succeeded", view=view, closed_by=who(state["owner"])))
-        settle_hold(state, lift=False)
-        return result
 
     def _not_waited_for(self, context: Context, event: dict[str, Any], state: dict[str, Any], view: JobView) -> Any:
         try:
