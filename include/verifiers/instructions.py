@@ -24,6 +24,7 @@ _HIGHLIGHT = re.compile(r"\*\*[^*\n]+\*\*|\*[^*\n]+\*")
 _TITLE = re.compile(r"<<[^<>\n]+>>")
 _PLACEHOLDER = re.compile(r"\[[^\[\]]+\]")
 _DIVIDER = re.compile(r"^[ \t]*\*\*\*[ \t]*$", re.MULTILINE)
+_CONSTRAINED = ("yes", "no", "maybe")
 _RELATIONS = ("less than", "at least")
 Test = Callable[[str, Mapping[str, Any]], bool]
 
@@ -83,8 +84,13 @@ def _words(text: str) -> list[str]:
 
 
 def _times(text: str, keyword: str) -> int:
-    """How often a keyword stands there as a word of its own, or as words, whatever their case."""
-    return len(re.findall(rf"(?<!\w){re.escape(keyword.strip())}(?!\w)", text, re.IGNORECASE))
+    """How often a keyword stands there, whatever its case, in longer words too."""
+    return text.lower().count(keyword.strip().lower())
+
+
+def _as_word(text: str, word: str) -> bool:
+    """Whether it stands there as a word of its own."""
+    return re.search(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE) is not None
 
 
 def _sentences(text: str) -> int:
@@ -147,7 +153,7 @@ _KINDS: Mapping[str, _Kind] = {
     ),
     "keywords:existence": _Kind({"keywords": "texts"}, lambda text, of: all(_times(text, word) for word in of["keywords"])),
     "keywords:forbidden_words": _Kind(
-        {"forbidden_words": "texts"}, lambda text, of: not any(_times(text, word) for word in of["forbidden_words"])
+        {"forbidden_words": "texts"}, lambda text, of: not any(_as_word(text, word) for word in of["forbidden_words"])
     ),
     "keywords:frequency": _Kind(
         {**_RELATED, "keyword": "a text", "frequency": "a count"},
@@ -166,6 +172,7 @@ _KINDS: Mapping[str, _Kind] = {
     ),
     "detectable_format:title": _Kind({}, lambda text, of: any(found[2:-2].strip() for found in _TITLE.findall(text))),
     "detectable_format:multiple_sections": _Kind({"section_spliter": "a text", "num_sections": "a count"}, _sections),
+    "detectable_format:constrained_response": _Kind({}, lambda text, of: any(f"My answer is {word}." in text for word in _CONSTRAINED)),
     "detectable_format:json_format": _Kind({}, _json),
     "detectable_content:number_placeholders": _Kind(
         {"num_placeholders": "a count"}, lambda text, of: len(_PLACEHOLDER.findall(text)) >= of["num_placeholders"]

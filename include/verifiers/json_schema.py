@@ -20,7 +20,7 @@ MAX_DEPTH = 40
 MAX_STEPS = 50_000
 """Comparisons of a value with a schema, large values counted several times; JSON that needs more is wrong."""
 
-_FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:[jJ][sS][oO][nN])?[ \t]*\n(.*?)```", re.DOTALL)
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _NOTES = ("title", "description", "$schema", "examples", "default")
 _TYPES: Mapping[str, Callable[[Any], bool]] = {

@@ -1,11 +1,13 @@
 """What the recipes' data settings become."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from include.data.errors import DataError
 from include.data.filtering import Filtered
+from include.data.importing import import_sources
 from include.data.plan import BuildPlan, plan_of
 from include.domain.split import use_of
 from include.settings.catalogue import recipe
@@ -150,6 +152,30 @@ def test_a_file_of_requests_becomes_a_suite_with_both_hold_outs(tmp_path: Path) 
     assert sides == {("holdout", "none"), ("safety_holdout", "unsafe")}
     with pytest.raises(DataError, match="option 'rows' is not known"):
         filtered(plan_of(_settings(kind="csv", mapping="xstest", path="requests.csv", options={"rows": "suite"}), tmp_path, "1"))
+
+
+def test_a_file_of_instructions_becomes_a_suite_of_what_can_be_checked(tmp_path: Path) -> None:
+    kinds = [("punctuation:no_comma", {}), ("length_constraints:number_words", {"relation": "at least", "num_words": 30.0})]
+    kinds += [("language:response_language", {"language": "de"}), ("keywords:existence", {"keywords": "no list"})]
+    rows = [
+        {
+            "key": n,
+            "prompt": f"Tell me, in your own way, about thing {n}.",
+            "instruction_id_list": [kind],
+            "kwargs": [{**of, "letter": None}],
+        }
+        for n in range(400)
+        for kind, of in [kinds[n % 4]]
+    ]
+    (tmp_path / "ifeval.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n")
+    plan = plan_of(_settings(kind="jsonl", mapping="ifeval", path="ifeval.jsonl"), tmp_path, "1")
+    imported = import_sources(plan)
+    said = {(row.reason.partition(" ")[0], row.deliberate) for row in imported.quarantined}
+    assert said == {("language:response_language:", True), ("reference:", False)}
+    made = filtered(plan)["instructions"].rows
+    assert {(placed.draft.topic, placed.side) for placed in made} == {("punctuation", "holdout"), ("length_constraints", "holdout")}
+    assert {verify(placed.draft.reference, "short, and with a comma").right for placed in made if placed.draft.reference} == {False}
+    assert {verify(placed.draft.reference, "word " * 30).right for placed in made if placed.draft.reference} == {True}
 
 
 SOURCES = Path(__file__).parents[2] / ".local/sources"
