@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -163,7 +164,8 @@ class Recording:
         (self.out / f"{moment}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
 
     def _plain(self, text: str) -> str:
-        return text.replace(str(self.slurm.base), "/srv/c1").replace(self.slurm.settings.host, "login1")
+        text = text.replace(str(self.slurm.base), "/srv/c1").replace(self.slurm.settings.host, "login1")
+        return re.sub(r"OS=Linux .*?(?= +RealMemory=)", "OS=Linux", text)
 
 
 def moments(r: Recording) -> None:
