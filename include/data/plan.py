@@ -102,7 +102,7 @@ def plan_of(
         max_quarantine_share=data.max_quarantine_share,
         min_rows=dict(data.min_rows),
         near=NearSettings(threshold=data.near_duplicate_threshold),
-        pii=PiiSettings(tuple(data.pii.regions), tuple(data.pii.refuse), data.pii.max_characters),
+        pii=pii_of(data),
         max_pairs_per_prompt=max_pairs_per_prompt,
         synthetic=SyntheticSettings(tuple(data.synthetic_perturbations), limit=data.synthetic_pairs, seed=data.seed),
         verifier_version=verifier_version,
@@ -110,6 +110,11 @@ def plan_of(
         expected=own_expectations(data.expectations),
         preference_sides=(*PROMPT_SIDES, *HELD_SIDES) if held_prompts else PROMPT_SIDES,
     )
+
+
+def pii_of(data: DataSettings) -> PiiSettings:
+    """The project's one way to treat personal data: in rows of its sources, and in answers that annotators are shown."""
+    return PiiSettings(tuple(data.pii.regions), tuple(data.pii.refuse), data.pii.max_characters)
 
 
 def split_of(data: DataSettings) -> SplitSettings:

@@ -64,7 +64,7 @@ class PreferenceSettings:
 @dataclass(frozen=True)
 class PreferenceResult:
     """info: the dataset. counts: every label and pair that is not in it, by reason. members: label id → (digest, batch id).
-    scored: dimension of the rubric → pairs that have a score for it."""
+    scored: dimension of the rubric → pairs that have a score for it. masked: pairs with an answer that annotators saw masked."""
 
     info: DatasetInfo
     counts: Mapping[str, int]
@@ -72,6 +72,7 @@ class PreferenceResult:
     left_win_share: float | None
     imported_share: float
     scored: Mapping[str, int]
+    masked: int = 0
 
     @property
     def text(self) -> str:
@@ -83,6 +84,7 @@ class PreferenceResult:
             f"{self.info.dataset_id} {self.info.content_hash[:19]}: {sides} pairs, {self.imported_share:.0%} of training imported or "
             f"synthetic; wins of the left side {left}; not in it: {not_in or 'nothing'}"
             + (f"; pairs with scores: {scored}" if scored else "")
+            + (f"; pairs with a masked answer, learnt from as it was shown: {self.masked}" if self.masked else "")
         )
 
 
@@ -116,10 +118,12 @@ def build_preferences(
     members = {label.label_id: (record_digest("label", label), label.batch_id) for decision in decided for label in decision.labels}
     scores = [score for pair, decision in zip(pairs, decided, strict=True) for score in scores_of(pair.pair_id, decision)]
     scores += brought_scores(imported, {row.id for row in rows})
+    masked = sum(pair.chosen.masked_from is not None or pair.rejected.masked_from is not None for pair in pairs)
     header = _header(source, settings, imported, counts, members)
+    header = replace(header, notes={**header.notes, "pairs_with_a_masked_answer": masked}) if masked else header
     info = store_dataset(root, _with_scores(header, scores), rows)
     share = sum(_brought(row) for row in train) / len(train) if train else 0.0
-    return PreferenceResult(info, counts, members, found.left_win_share, share, scored_pairs(scores))
+    return PreferenceResult(info, counts, members, found.left_win_share, share, scored_pairs(scores), masked)
 
 
 def _wanted(labels: Sequence[Label], source: PreferenceSource, settings: PreferenceSettings, counts: dict[str, int]) -> list[Label]:

@@ -6,6 +6,7 @@ runs/<key>/submissions/<n>/placement.json script.sh slurm-<job>.log
 runs/<key>/attempts/<n>-<job id>.<restart>/...
 arrays/<array key hex>/<n>/tasks.json bootstrap.py slurm-<array job>_<task>.log
 caches/reference-log-probs/<hex>/...
+shown/<candidates' hex>/<hex>/answers.jsonl
 """
 
 import re
@@ -43,6 +44,11 @@ def source_dir(sha256: str) -> str:
 def array_dir(array_key: str, n: int) -> str:
     """What lies beside submission `n` of an array; its tasks have run folders of their own."""
     return f"arrays/{hex_of(array_key)}/{n}"
+
+
+def shown_dir(candidates: str) -> str:
+    """Answers of a candidate set as annotators see them, where that is another text than was written; a folder for each time it was another."""
+    return f"shown/{hex_of(candidates)}"
 
 
 def reference_cache_dir(address: str) -> str:

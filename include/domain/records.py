@@ -23,9 +23,12 @@ class Record:
     """Shared by all records: a flat, strict JSON form."""
 
     NESTED: ClassVar[Mapping[str, Any]] = {}
+    LATER: ClassVar[frozenset[str]] = frozenset()
+    """Fields that a release added: left out while they are None, so that no digest of an earlier record moves."""
 
     def to_json(self) -> dict[str, Any]:
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}  # type: ignore[arg-type]
+        values = {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+        return {name: _plain(value) for name, value in values.items() if value is not None or name not in self.LATER}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
@@ -155,9 +158,14 @@ class SamplingConfig(Record):
 
 @dataclass(frozen=True)
 class Candidate(Record):
-    """One answer of a policy to one prompt, with all that is needed to say where it came from."""
+    """One answer of a policy to one prompt, with all that is needed to say where it came from.
+
+    masked_from: of an answer whose personal data is masked, the candidate_id of the answer as it was written, whose digest holds its text.
+    Its `token_ids` are None: they would be those of the other text.
+    """
 
     NESTED: ClassVar[Mapping[str, Any]] = {"sampling_config": SamplingConfig}
+    LATER: ClassVar[frozenset[str]] = frozenset({"masked_from"})
 
     candidate_id: str
     prompt_id: str
@@ -172,6 +180,7 @@ class Candidate(Record):
     origin: str = "policy"
     token_ids: tuple[int, ...] | None = None
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    masked_from: str | None = None
 
     def __post_init__(self) -> None:
         traced = self.origin == "policy"
@@ -182,6 +191,8 @@ class Candidate(Record):
         elif self.policy_checkpoint is not None:
             raise RecordError("candidate.policy_checkpoint must be null when its origin is not the policy")
         _one_of(self.finish_reason, FINISH_REASONS, "candidate.finish_reason")
+        if self.masked_from is not None and self.token_ids is not None:
+            raise RecordError("candidate.token_ids are those of the text as it was written: a masked answer has none")
 
     @property
     def traced(self) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import digest
 from include.domain.split import side_of
-from include.flows import earlier_batches, preference_tasks, services
+from include.flows import earlier_batches, preference_tasks, services, shown_answers
 from include.flows.errors import FlowError
 from include.flows.gold_items import without
 from include.settings.catalogue import recipe, rubric, versioned
@@ -71,9 +71,8 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
     """The labels of this run's batch and of the earlier ones it froze, with their candidates and prompts; and what it all came from."""
     from include.data.preferences import PreferenceSource
 
-    frozen = [_frozen(snapshot)]
+    frozen, of = [_frozen(snapshot)], [generated["outputs"]["candidates"]["digest"]]
     candidates, prompts = [preference_tasks.candidates_of(generated)], preference_tasks.prompts_of(datasets["preference_prompts"])
-    parents = [(generated["outputs"]["candidates"]["digest"], "candidates")]
     before: dict[str, Any] = {}
     for other in snapshot.get("earlier", ()):
         key = other["origin"]["candidates"]
@@ -82,7 +81,7 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
         candidates.append(preference_tasks.candidates_of({"key": key}))
         before |= preference_tasks.prompts_of(other["origin"]["prompts"])
         done = services.catalog().runs.committed(key)
-        parents += [(done.outputs["candidates"].digest, "candidates")] if done else []
+        of += [done.outputs["candidates"].digest] if done else []
     earlier = {prompt_id: prompt for prompt_id, prompt in before.items() if prompt_id not in prompts}
     labels = [label for one, told in zip(frozen, (snapshot, *snapshot.get("earlier", ())), strict=True) for label in _trusted(one, told)]
     if earlier:
@@ -90,16 +89,20 @@ def collected(wanted: Recipe, snapshot: Json, generated: Json, datasets: Json) -
         print(
             f"{len(frozen) - 1} earlier batches; {gone} of their labels are on prompts that say what a held-out row says, and are left out"
         )
+    masked = [shown_answers.kept(one) for one in dict.fromkeys(of)]
+    every = earlier_batches.all_candidates([*candidates, *(one.answers for one in masked)])
+    labels = shown_answers.without_personal_data(labels, every, wanted)
+    parents = [*of, *(artifact for one in masked for artifact in one.artifacts)]
     digests = sorted(one.digest for one in frozen)
     source = PreferenceSource(
         snapshot_digest=digests[0] if len(digests) == 1 else digest("label-snapshots", digests),
         labels=labels,
-        candidates=earlier_batches.all_candidates(candidates),
+        candidates=every,
         prompts={**earlier, **prompts},
         purposes={one.batch_id: one.purpose for one in frozen},
         withdrawn=services.catalog().labels.withdrawn(label.label_id for label in labels),
     )
-    return source, list(dict.fromkeys(parents))
+    return source, [(parent, "candidates") for parent in dict.fromkeys(parents)]
 
 
 def _held_out(wanted: Recipe, earlier: "Mapping[str, Prompt]", labels: "list[Label]", datasets: Json) -> "tuple[list[Label], int]":

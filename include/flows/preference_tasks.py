@@ -63,22 +63,23 @@ def candidates_of(result: Json) -> list[Candidate]:
 
 
 def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
-    """The comparisons of a candidate set, created once: the batch's key is made of the candidates, the rubric and who compares."""
+    """The comparisons of a candidate set, created once: the batch's key is made of the candidates, as they are shown, the rubric and who compares."""
+    from include.flows import shown_answers
     from include.flows.comparisons import added, compared, shared_out
     from include.flows.earlier_batches import origin
 
-    found = recipe(run["recipe"])
+    found, of = recipe(run["recipe"]), generated["outputs"]["candidates"]["digest"]
     wanted, shown = found.annotation, rubric(found.annotation.rubric)
-    candidates = candidates_of(generated)
-    possible = compared(candidates, prompts_of(datasets["preference_prompts"]), wanted.comparisons_per_prompt)
+    prompts, writer = prompts_of(datasets["preference_prompts"]), f"dag:{run['dag_id']}/{run['run_id']}/open_batch"
+    seen = shown_answers.shown(candidates_of(generated), prompts, found, of, writer)
+    possible = compared(seen.answers, prompts, wanted.comparisons_per_prompt)
     if not possible:
         raise FlowError("the policy gave two equal answers to every prompt: raise the sampling temperature or the number of prompts")
     tasks, people = shared_out(possible, wanted, bool(run["auto"]))
-    body = {"candidates": generated["outputs"]["candidates"]["digest"], "rubric": shown.version, "human": people}
-    body |= {"overlap": wanted.overlap_share, **added(wanted)}
+    body = {"candidates": of, "rubric": shown.version, "human": people, "overlap": wanted.overlap_share, **added(wanted), **seen.marks}
     with services.annotation("pipeline") as client:
-        receipt = client.create_batch(digest("annotation-batch", body), _request(wanted, shown, tasks, people, body["candidates"]))
-    same = len({c.prompt_id for c in candidates} - {t.prompt.prompt_id for t in possible})
+        receipt = client.create_batch(digest("annotation-batch", body), _request(wanted, shown, tasks, people, of))
+    same = len({c.prompt_id for c in seen.answers} - {t.prompt.prompt_id for t in possible})
     print(
         f"Batch {receipt.batch_id}: {len(tasks)} comparisons, {people} for people, {len(tasks) - people} for the verifier; {same} with equal answers left out"
     )
@@ -88,6 +89,8 @@ def open_batch(run: Json, generated: Json, datasets: Json) -> dict[str, Any]:
         "human": people,
         "url": services.setting("ALIGN_ANNOTATION_URL"),
         "equal_answers": same,
+        "masked_answers": len(seen.masked),
+        "answers_not_shown": len(seen.left_out),
         "origin": origin(found.data.project, generated, datasets["preference_prompts"]),
     }
 

@@ -23,6 +23,7 @@ _CARD = re.compile(r"(?<![\d.,-])\d(?:[ -]?\d){12,18}(?![\d-])")
 _IBAN_START = re.compile(r"(?<![0-9A-Za-z])[A-Za-z]{2}\d{2}(?= ?[0-9A-Za-z])")
 _IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
 _IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f:.]*\d)[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:\.\d{1,3}){0,3}(?![\w:])")
+_MASK = re.compile(rf"\[({'|'.join(KINDS)})_(\d{{1,6}})\]")
 _DIGITS_OF_A_PHONE = 7
 # Length by country (ISO 13616, the IBAN registry).
 _IBAN_LENGTHS = {
@@ -171,11 +172,17 @@ _FINDERS: Mapping[str, Callable[[str, PiiSettings], Iterator[tuple[int, int]]]] 
 
 
 class Masker:
-    """Masks the texts of one row; `seen` counts what it found by kind."""
+    """Masks the texts of one row; `seen` counts what it found by kind.
 
-    def __init__(self, settings: PiiSettings) -> None:
+    beside: texts whose own masks stay what they are: none of their numbers is given to another value.
+    """
+
+    def __init__(self, settings: PiiSettings, beside: Iterable[str] = ()) -> None:
         self._settings = settings
         self._names: dict[tuple[str, str], str] = {}
+        self._given: dict[str, int] = {}
+        for kind, number in (match.groups() for text in beside for match in _MASK.finditer(text)):
+            self._given[kind] = max(int(number), self._given.get(kind, 0))
         self.seen: dict[str, int] = {}
 
     def text(self, text: str) -> str:
@@ -188,7 +195,7 @@ class Masker:
     def _name(self, kind: str, value: str) -> str:
         self.seen[kind] = self.seen.get(kind, 0) + 1
         key = (kind, re.sub(r"[\s()-]", "", value).casefold())
-        number = sum(k == kind for k, _ in self._names) + 1
+        number = sum(k == kind for k, _ in self._names) + 1 + self._given.get(kind, 0)
         return self._names.setdefault(key, f"[{kind}_{number}]")
 
     def value(self, value: Any) -> Any:

@@ -47,10 +47,10 @@ def change(plane: Plane, part: str, **fields: Any) -> None:
     plane.change_recipe("tiny", **{part: {**body[part], **fields}})
 
 
-def candidates(datasets: dict[str, Any], policy: str, folder: Path) -> dict[str, Any]:
+def candidates(datasets: dict[str, Any], policy: str, folder: Path, says: str = "{policy} says {n}") -> dict[str, Any]:
     """A committed candidate set of `policy`: two answers to each prompt, of every side."""
     prompts = preference_tasks.prompts_of(datasets["preference_prompts"]).values()
-    made = [candidate(p, f"{policy} says {n}", policy_checkpoint=policy) for p in prompts for n in (1, 2)]
+    made = [candidate(p, says.format(policy=policy, n=n), policy_checkpoint=policy) for p in prompts for n in (1, 2)]
     made.sort(key=lambda c: (c.prompt_id, c.candidate_id))
     folder.mkdir()
     columns = {"id": [c.candidate_id for c in made], "prompt_id": [c.prompt_id for c in made]}
