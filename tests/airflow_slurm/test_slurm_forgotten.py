@@ -13,10 +13,12 @@ import pytest
 import structlog
 
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.receipts import history_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
-from airflow_slurm.truth.reconcile import FORGOTTEN
+from airflow_slurm.truth.holds import ROLLED_BACK
+from airflow_slurm.truth.reconcile import FORGOTTEN, LAUNCH_FAILED_HELD
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Hub, take_snapshot
 from airflow_slurm.watch.waiting import Wait
@@ -119,3 +121,43 @@ async def test_what_was_pushed_out_and_put_back_is_lost_with_its_controller(
     assert cause == FORGOTTEN or not heard
     assert (event["status"], event["view"]["phase"], event["view"]["cause"], event["view"]["retryable"]) == ("ended", "lost", cause, True)
     assert next(run["state"] for run in event["view"]["incarnations"]) == "PREEMPTED"
+
+
+async def test_what_slurm_cannot_launch_beside_its_own_run_is_ended_in_its_hold_and_lost(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, tmp_path: Path, shared: Path
+) -> None:
+    """The controller comes back with a job as released and waiting that runs by now, and starts it beside itself."""
+    kept, state = tmp_path / "state", slurm.base / "state"
+    blocking = ("--exclusive", "--nodes=2", "--mem=50M", "--output=/dev/null", "--job-name=blocker", "--wrap=sleep 300")
+    await asyncio.to_thread(slurm.run, "sbatch", *blocking)
+    spec = JobSpec(body=f"touch {shared}/ran; sleep 120", output="/dev/null", mem="50M", requeue=True)
+    done = await submit(client, store, Work(key, lambda n: spec, lambda n: job_name_for(key, n)), OWNER, look_up=QUICK)
+    wait = Wait(
+        key, done.n, done.receipt.job_id, done.receipt.job_name, done.since, OWNER, "airflow_slurm.file_receipts.FileReceipts",
+        {"root": str(store.root)}, submitted_at=done.receipt.submitted_at, queued_at=done.receipt.queued_at, hold_grace_s=2.0,
+    )  # fmt: skip
+    await asyncio.sleep(1.5)
+    await asyncio.to_thread(slurm.kill, "slurmctld", signal.SIGTERM)
+    shutil.copytree(state, kept)
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+    await asyncio.to_thread(slurm.run, "scancel", "--name=blocker")
+    await appears(shared / "ran")
+    await asyncio.to_thread(slurm.kill, "slurmctld")
+    shutil.rmtree(state)
+    shutil.copytree(kept, state)
+    await asyncio.sleep(10)  # the nodes have nobody to report to meanwhile
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
+    await asyncio.to_thread(slurm.run, "scancel", "--name=blocker")
+
+    follower = follower_of(wait, Hub(client=client), structlog.get_logger())
+    event, reasons = None, set()
+    async with asyncio.timeout(100):
+        while event is None:
+            event = await follower.look(await take_snapshot(client, [follower.watched]))
+            reasons.add(follower.view.reason)
+            if event is None and follower.view.state == "RUNNING":
+                pytest.skip("its node reported the run before the controller started it again: it was ended there, and runs once more")
+            await asyncio.sleep(0.5)
+    assert LAUNCH_FAILED_HELD in reasons
+    assert (event["status"], event["view"]["phase"], event["view"]["cause"]) == ("ended", "lost", FORGOTTEN)
+    assert [note["what"] for record in history_of(store, key) for note in record.incidents] == [ROLLED_BACK]
