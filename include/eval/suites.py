@@ -14,7 +14,7 @@ from include.transforms.datasets_io import read_suite
 from include.verifiers.errors import VerifierError
 from include.verifiers.registry import verify
 
-COMPARED = ("human_win_rate",)
+COMPARED = ("human_win_rate", "judge_win_rate")
 """Scorers that read two deployments' answers side by side, elsewhere: the answers are given out for it, and no value is measured here."""
 
 GENERATED = ("exact_match", "asked_form", "length_tokens", "reward_score", "refusal", *COMPARED)
@@ -116,6 +116,6 @@ def _readable(reference: Reference, where: str) -> None:
         raise EvaluationError(f"{where}: {error}") from error
 
 
-def portions(entries: Sequence[Entry], size: int) -> list[tuple[int, int]]:
+def portions(entries: Sequence[Any], size: int) -> list[tuple[int, int]]:
     """[start, end) of consecutive portions."""
     return [(at, min(at + size, len(entries))) for at in range(0, len(entries), size)]

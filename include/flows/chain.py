@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from include.flows.approval import ReleaseApproval
 from include.flows.array_stage_operator import ArrayStageOperator
+from include.flows.judge_operator import JudgeOperator
 from include.flows.label_sensor import LabelSensor
 from include.flows.panel_sensor import PanelSensor
 from include.flows.stage_operator import StageOperator
@@ -170,7 +171,7 @@ def policy(run: Any, sft_result: Any, pairs: Any, reward: Any, datasets: Any) ->
 
 
 def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> tuple[Any, Any]:
-    """Measures the candidate beside base, SFT model, champion and anchor, asks people where a gate does, and judges it. Returns (what was measured, the verdict)."""
+    """Measures the candidate beside base, SFT model, champion and anchor, asks people and a model judge where a gate does, and judges it. Returns (what was measured, the verdict)."""
 
     @task_group(group_id="evaluation")
     def group(run: Any, base_result: Any, sft_result: Any, policy_result: Any, reward: Any, datasets: Any) -> Any:
@@ -182,17 +183,18 @@ def evaluation(run: Any, base_result: Any, sft_result: Any, policy_result: Any, 
             return skip_unless_new(wanted(run, base_result, sft_result, policy_result, reward, datasets))
 
         @task(retries=0)
-        def gates(run: Any, wanted: Any, measured: Any, asked: Any) -> dict[str, Any]:
-            from include.flows.evaluation_tasks import judge_candidate
+        def gates(run: Any, wanted: Any, measured: Any, asked: Any, judged: Any) -> dict[str, Any]:
+            from include.flows.evaluation_tasks import Asked, judge_candidate
             from include.flows.skipping import reason_told
 
             with reason_told():
-                return judge_candidate(run, wanted, measured, asked, actor())
+                return judge_candidate(run, wanted, measured, Asked(asked, judged, actor()))
 
         chosen = compare_with(run, base_result, sft_result, policy_result, reward, datasets)
         measured = ArrayStageOperator(task_id="measure", stage="evaluate", run=run, given={"wanted": chosen})
         asked = PanelSensor(task_id="ask_people", run=run, wanted=chosen, measured=measured.output)
-        return chosen, gates(run, chosen, measured.output, asked.output)
+        judged = JudgeOperator(task_id="ask_judge", run=run, given={"wanted": chosen, "measured": measured.output})
+        return chosen, gates(run, chosen, measured.output, asked.output, judged.output)
 
     return group(run, base_result, sft_result, policy_result, reward, datasets)  # type: ignore[return-value]
 

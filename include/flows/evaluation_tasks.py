@@ -1,7 +1,7 @@
 """Evaluation and gates: what is measured against what, the verdict, and its place in the catalog."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of
@@ -157,23 +157,34 @@ def wanted(run: Json, base: Json, sft: Json, policy: Json, reward: Json, dataset
     }
 
 
-def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Json | None = None, writer: str = "pipeline") -> dict[str, Any]:
-    """The verdict; `asked`: where what people said of the answers lies. The specification is built anew, so a stale or foreign measurement cannot pass; the first complete verdict binds.
+@dataclass(frozen=True)
+class Asked:
+    """What was asked of others about the answers: of people (what the panel's task returned) and of a model judge; {} where nobody was."""
+
+    people: Json = field(default_factory=dict)
+    judge: Json = field(default_factory=dict)
+    writer: str = "pipeline"
+
+
+NOBODY = Asked()
+
+
+def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Asked = NOBODY) -> dict[str, Any]:
+    """The verdict, on what was measured and what others were asked. The specification is built anew, so a stale or foreign measurement cannot pass; the first complete verdict binds.
 
     Raises:
         Rejected: a gate fails or is inconclusive; the table stands in the message.
     """
-    from include.flows.panel_result import bind
     from include.flows.planners import PLANNERS
     from include.gates.named import named
     from include.gates.render import markdown, table
 
     spec: RunSpec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted_now}).spec
     gates = gate_set(run)
-    report = _report(run, spec, result, asked)
+    report, grounds = _report(run, spec, (wanted_now, result), asked)
     print(table(report))
     keep_report(report, wanted_now["deployment"], policies_digest=gates.digest, purpose="release")
-    bind(report, asked, writer)
+    services.catalog().lineage.edges(report.digest, grounds, asked.writer)
     first = services.catalog().measurements.first_verdict(wanted_now["deployment"], gates.digest, "release")
     if first is not None and first.digest != report.digest:
         print(f"An earlier complete verdict on this deployment binds: {first.digest} ({first.verdict})")
@@ -193,22 +204,30 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Json | Non
     }
 
 
-def _report(run: Json, spec: RunSpec, result: Json, asked: Json | None) -> "GateReport":
-    """All gates on what was measured and what people said; every measurement is on record."""
-    from include.flows.panel_result import FILE, panel_of, scorer_of
+def _report(run: Json, spec: RunSpec, of: tuple[Json, Json], asked: Asked) -> "tuple[GateReport, list[tuple[str, str]]]":
+    """All gates on what was measured (`of`: what was wanted, and the result) and on what others said; every measurement is on record. And
+    what the report rests on, with its role."""
+    from include.flows.model_judge import read as judge_of
+    from include.flows.panel_result import panel_of
     from include.gates.expected import expected_from
     from include.gates.judge import judge
-    from include.gates.metrics import HUMAN_WIN_RATE
     from include.gates.tables import table_from
 
-    measured, panel, expected = measurements_of(result), panel_of(asked), expected_from(spec)
+    wanted_now, result = of
+    measured, expected = measurements_of(result), expected_from(spec)
     _record(spec, result, measured["rows"], (f"{_outputs(spec.key)['measurements'].path}/measurements.json", _digest_of(result)))
-    if asked:
-        _record(spec, result, panel["rows"], (f"{asked['path']}/{FILE}", asked["digest"]))
-        scorer = scorer_of(recipe(run["recipe"]), expected.scorers[HUMAN_WIN_RATE])
-        expected = replace(expected, scorers={**expected.scorers, HUMAN_WIN_RATE: scorer})
-    report = judge(gate_set(run), table_from({**measured, "rows": [*measured["rows"], *panel["rows"]]}), expected)
-    return replace(report, notes=(*report.notes, *(one["note"] for one in panel["comparisons"])))
+    people = panel_of(run, asked.people, expected.scorers)
+    others = [people, judge_of(run, wanted_now, (result, people.body), asked.judge, asked.writer)]
+    rows, scorers = list(measured["rows"]), dict(expected.scorers)
+    for one in others:
+        if one.digest is not None:
+            _record(spec, result, one.body["rows"], (one.path, one.digest))
+        rows += one.body["rows"]
+        scorers |= one.scorers
+    report = judge(gate_set(run), table_from({**measured, "rows": rows}), replace(expected, scorers=scorers))
+    notes = [note for one in others for note in one.notes]
+    grounds = [(one.digest, one.role) for one in others if one.digest is not None]
+    return replace(report, notes=(*report.notes, *notes)), grounds
 
 
 def _digest_of(result: Json) -> str:

@@ -38,6 +38,7 @@ def require_gates_fit(found: Recipe, datasets: Mapping[str, Mapping[str, Any]] |
     policies = policies_from(versioned("gates", found.gates))
     counted = {gate.name: _counted(gate, refs[str(gate.suite)]) for gate in policies.gates if _looked_at(gate) and gate.suite in items}
     _require_panel(found, policies)
+    _require_judge(found, policies)
     measured = Measured(suites, found.evaluation.reward_hacking_items, found.evaluation.latency_requests, items, counted)
     if wrong := misfits(policies, measured):
         raise FlowError(f"recipe {found.reference}: gates {found.gates} cannot pass, whatever is trained: {'; '.join(wrong)}")
@@ -61,6 +62,32 @@ def _require_panel(found: Recipe, gates: "GateSet") -> None:
                 raise FlowError(
                     f"{where}: gate {gate.name} needs {gate.min_n} items (min_n), and human_pairwise.human_tasks gives {panel.human_tasks}"
                 )
+
+
+def _require_judge(found: Recipe, gates: "GateSet") -> None:
+    """A judge is named exactly where a gate reads it, is there, and people judge some of the same pairs: else nobody knows what it is worth."""
+    from include.gates.metrics import HUMAN_WIN_RATE, JUDGE_WIN_RATE
+    from include.settings.catalogue import judge
+
+    asking, named = [gate for gate in gates.gates if gate.metric == JUDGE_WIN_RATE], found.model_judge
+    where = f"recipe {found.reference}: gates {found.gates}"
+    if bool(asking) != (named is not None):
+        raise FlowError(
+            f"{where} read judge_win_rate ({asking[0].name}), and the recipe has no `model_judge`"
+            if asking
+            else f"{where} have none that reads judge_win_rate, and the recipe has a `model_judge`: nobody would read what it says"
+        )
+    if named is None:
+        return
+    judge(named.judge)
+    by_people = {(gate.suite, role) for gate in gates.gates if gate.metric == HUMAN_WIN_RATE for role in gate.against}
+    if not any((gate.suite, role) in by_people for gate in asking for role in gate.against):
+        raise FlowError(
+            f"{where}: people compare nothing that the judge does, so nobody could know what its word is worth: let a gate on human_win_rate "
+            f"name a suite and a baseline of {asking[0].name}"
+        )
+    if small := [gate for gate in asking if named.items and gate.min_n > named.items]:
+        raise FlowError(f"{where}: gate {small[0].name} needs {small[0].min_n} items (min_n), and model_judge.items gives {named.items}")
 
 
 def _looked_at(gate: "GatePolicy") -> bool:

@@ -2,20 +2,19 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of, sha256_bytes
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.records import Label
 from include.flows import services
+from include.flows.errors import FlowError
 from include.flows.gold_items import held_for_review, without
 from include.flows.panel import Opened, Pairing, answer_id, settings_of
 from include.flows.withdrawing import make_known
 from include.settings.catalogue import recipe, rubric
 from include.settings.recipes import Recipe
-
-if TYPE_CHECKING:
-    from include.gates.results import GateReport
 
 Json = Mapping[str, Any]
 FILE, SCHEMA = "panel.json", "align/panel/v1"
@@ -59,16 +58,11 @@ def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, write
     rows = [row for one, of in zip(opened, told, strict=True) for row in _rows(one.pairing, of["items"], scorer)]
     answers = measured["outputs"]["answers"]["digest"]
     body = {"schema": SCHEMA, "metric": HUMAN_WIN_RATE, "rubric": rubric(settings_of(found).rubric).version, "seed": found.seed}
-    data = canonical_bytes({**body, "answers": answers, "comparisons": told, "rows": rows})
-    manifest = Manifest("report", (FileEntry(FILE, len(data), sha256_bytes(data)),))
-    path, store, catalog = f"reports/panels/{hex_of(manifest.digest)}", services.store(), services.catalog()
-    store.put_bytes(f"{path}/{FILE}", data)
-    catalog.artifacts.register(manifest, writer)
-    catalog.artifacts.add_location(manifest.digest, store.uri, path, verified=True)
-    catalog.lineage.edges(manifest.digest, _parents(answers, opened, told), writer)
+    whole = {**body, "answers": answers, "comparisons": told, "rows": rows}
+    kept, path = put("panels", FILE, whole, _parents(answers, opened, told), writer)
     for note in (one["note"] for one in told):
         print(note)
-    return {"digest": manifest.digest, "path": path}
+    return {"digest": kept, "path": path}
 
 
 def _parents(answers: str, opened: Sequence[Opened], told: Sequence[Json]) -> list[tuple[str, str]]:
@@ -142,12 +136,18 @@ _WORDS = (("tie", "ties"), ("both_bad", "both bad"), ("cannot_judge", "could not
 def _rows(pairing: Pairing, items: Sequence[Json], scorer: str) -> list[dict[str, Any]]:
     """A row of measurements for each role under which the other deployment stands; items without a verdict have no value."""
     from include.gates.metrics import HUMAN_WIN_RATE
+
+    return rows_of(HUMAN_WIN_RATE, pairing, items, scorer)
+
+
+def rows_of(metric: str, pairing: Pairing, items: Sequence[Json], scorer: str) -> list[dict[str, Any]]:
+    """As `_rows`, for any metric of two answers side by side."""
     from include.gates.pairwise import row
 
     ours, theirs = pairing.ours, pairing.theirs
     same = ours["generation"] == theirs["generation"]
     identity = {
-        "metric": HUMAN_WIN_RATE,
+        "metric": metric,
         "model": ours["model"],
         "deployment": ours["deployment"],
         "suite": pairing.suite,
@@ -160,21 +160,48 @@ def _rows(pairing: Pairing, items: Sequence[Json], scorer: str) -> list[dict[str
     return [row(identity, {"role": role, "deployment": pairing.opponent}, values) for role in pairing.roles]
 
 
-def panel_of(asked: Json | None) -> dict[str, Any]:
-    """panel.json of what the sensor returned, checked against its digest; no rows where nobody was asked."""
+@dataclass(frozen=True)
+class Said:
+    """What others said of the answers: measurements (`body["rows"]`), the scorers they are by, and sentences for the report.
+
+    digest, path: of the artifact that keeps it; None where nobody was asked. role: what it is to the gate report.
+    """
+
+    role: str
+    body: Mapping[str, Any] = field(default_factory=lambda: {"rows": [], "comparisons": []})
+    scorers: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    digest: str | None = None
+    path: str = ""
+
+
+def panel_of(run: Json, asked: Json, scorers: Mapping[str, str]) -> Said:
+    """panel.json of what the sensor returned, checked against its digest; no rows where nobody was asked. scorers: digests of their code.
+
+    Raises:
+        FlowError: the catalog does not know it.
+    """
+    from include.gates.metrics import HUMAN_WIN_RATE
+
     if not asked:
-        return {"rows": [], "comparisons": []}
+        return Said("human_pairwise")
     known = services.catalog().artifacts.get(asked["digest"])
     if known is None:
-        from include.flows.errors import FlowError
-
         raise FlowError(f"the panel's measurements {asked['digest']} are not in the catalog: clear `ask_people`")
     services.store().verify_small(asked["path"], known.manifest)
-    found: dict[str, Any] = services.store().read_json(f"{asked['path']}/{FILE}")
-    return found
+    path = f"{asked['path']}/{FILE}"
+    body = services.store().read_json(path)
+    own = {HUMAN_WIN_RATE: scorer_of(recipe(run["recipe"]), scorers[HUMAN_WIN_RATE])}
+    return Said("human_pairwise", body, own, tuple(one["note"] for one in body["comparisons"]), asked["digest"], path)
 
 
-def bind(report: "GateReport", asked: Json | None, writer: str) -> None:
-    """The report came from what these people said: a label leads to it."""
-    if asked:
-        services.catalog().lineage.edge(report.digest, asked["digest"], "human_pairwise", writer)
+def put(kind: str, file: str, body: Json, parents: Sequence[tuple[str, str]], writer: str) -> tuple[str, str]:
+    """Keeps a report about answers below reports/`kind`/ by its digest, with what it came from; gives digest and folder."""
+    data = canonical_bytes(dict(body))
+    manifest = Manifest("report", (FileEntry(file, len(data), sha256_bytes(data)),))
+    folder, store, catalog = f"reports/{kind}/{hex_of(manifest.digest)}", services.store(), services.catalog()
+    store.put_bytes(f"{folder}/{file}", data)
+    catalog.artifacts.register(manifest, writer)
+    catalog.artifacts.add_location(manifest.digest, store.uri, folder, verified=True)
+    catalog.lineage.edges(manifest.digest, parents, writer)
+    return manifest.digest, folder

@@ -69,6 +69,15 @@ def _evaluate(bench: Bench, run: Json, given: Json) -> Plan:
     return programs.evaluate(bench, models, suites, wanted["suite_settings"], reward, wanted.get("released"), further)
 
 
+def _judge(bench: Bench, run: Json, given: Json) -> Plan:
+    from include.flows.model_judge import asked_of
+
+    wanted, measured = given["wanted"], given["measured"]
+    asked = asked_of(run, wanted)
+    suites = {name: DatasetRef.from_json(wanted["suites"][name]) for name in sorted({pair["suite"] for pair in asked.pairs})}
+    return programs.judge(bench, StageResult.from_json(measured).artifact("answers"), suites, asked)
+
+
 def _shadow(bench: Bench, run: Json, given: Json) -> Plan:
     wanted = given["wanted"]
     other, role = ModelRef.from_json(wanted["other"]), wanted["other_role"]
@@ -83,6 +92,7 @@ PLANNERS: Mapping[str, Callable[[Bench, Json, Json], Plan]] = {
     "reward_model": _reward_model,
     "policy": _policy,
     "evaluate": _evaluate,
+    "judge": _judge,
     "shadow": _shadow,
 }
 

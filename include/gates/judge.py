@@ -119,6 +119,8 @@ def _usable(role: str, metric: str, suite: str | None, bench: _Bench, against: s
         raise _NotEvaluable("missing", f"{metric} of {role}{beside} was not measured" + (f" on suite {suite}" if suite else ""))
     if refused := bench.expected.refusal(row):
         raise _NotEvaluable(*refused)
+    if row.refused:
+        raise _NotEvaluable(*row.refused)
     if not row.items:
         raise _NotEvaluable("empty", f"{metric} of {role} holds 0 items: nothing was evaluated")
     return row

@@ -19,6 +19,8 @@ class Metric:
 
 
 HUMAN_WIN_RATE = "human_win_rate"
+JUDGE_WIN_RATE = "judge_win_rate"
+"""A model's opinion: never the only thing that must get better."""
 
 METRICS: Mapping[str, Metric] = {
     "exact_match": Metric("binary", "higher", "exact_match"),
@@ -32,6 +34,7 @@ METRICS: Mapping[str, Metric] = {
     "latency_s": Metric("number", "lower", "latency_s"),
     "reward_score": Metric("number", "higher", "reward_score"),
     HUMAN_WIN_RATE: Metric("binary", "higher", HUMAN_WIN_RATE, pairwise=True),
+    JUDGE_WIN_RATE: Metric("binary", "higher", JUDGE_WIN_RATE, pairwise=True),
     "pair_accuracy": Metric("binary", "higher", "pair_accuracy"),
     "chosen_tokens": Metric("number", "lower", "pair_accuracy"),
     "rejected_tokens": Metric("number", "lower", "pair_accuracy"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.gates.errors import GateError
-from include.gates.metrics import DIMENSION_SCORE, HUMAN_WIN_RATE, METRICS, is_metric, metric_of
+from include.gates.metrics import DIMENSION_SCORE, HUMAN_WIN_RATE, JUDGE_WIN_RATE, METRICS, is_metric, metric_of
 
 GROUPS = (
     "capability_format",
@@ -169,6 +169,11 @@ class GateSet:
             raise GateError(f"{where}: two gates are called {twice[0]!r}")
         if not any(gate.kind == "superiority" for gate in self.gates):
             raise GateError(f"{where}: no gate of kind superiority; name at least one thing that must get better, or a mere copy passes")
+        if all(gate.metric == JUDGE_WIN_RATE for gate in self.gates if gate.kind == "superiority"):
+            raise GateError(
+                f"{where}: a model judge's {JUDGE_WIN_RATE} is the only thing that must get better; a judge is never alone at the gate: "
+                "name a superiority gate on something that is measured, or that people say"
+            )
         if not any("anchor" in gate.against for gate in self.gates):
             raise GateError(f"{where}: no gate against the anchor; compare something with it, or a little is lost with each release")
         self._check_groups(where)

@@ -41,6 +41,8 @@ class Measurement:
     backend: str
     items: tuple[ItemValue, ...]
     against: str = ""
+    refused: tuple[str, str] | None = None
+    """Why its values must not be used, as (cause, message), where whoever measured it says so."""
 
     @property
     def identity(self) -> str:
@@ -97,9 +99,9 @@ def _measurement(row: Mapping[str, Any], metric: str, items: tuple[ItemValue, ..
     names = ("role", "model", "suite", "suite_digest", "scorer", "generation", "backend")
     deployment = str(row.get("deployment") or "")
     against = str(row.get("against") or "")
-    return Measurement(
-        metric=metric, items=items, deployment=deployment, against=against, **{name: str(_of(row, name, where)) for name in names}
-    )
+    refused = (str(row["refused"]["cause"]), str(row["refused"]["message"])) if row.get("refused") else None
+    plain = {name: str(_of(row, name, where)) for name in names}
+    return Measurement(metric=metric, items=items, deployment=deployment, against=against, refused=refused, **plain)
 
 
 def _items(values: Sequence[Mapping[str, Any]], field_name: str, where: str) -> tuple[ItemValue, ...]:

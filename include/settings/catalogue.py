@@ -10,6 +10,7 @@ from include.domain.records import Rubric
 from include.settings.clusters import Cluster
 from include.settings.errors import SettingsError
 from include.settings.gold import GoldSet
+from include.settings.judges import JudgeFile
 from include.settings.loader import load, parse, read_yaml
 from include.settings.recipes import Recipe
 
@@ -104,6 +105,11 @@ def versioned(kind: str, reference: str) -> dict[str, Any]:
 def gold(reference: str) -> GoldSet:
     """The gold items of configs/gold, as name@version."""
     return parse(GoldSet, versioned("gold", reference), f"configs/gold, {reference}")
+
+
+def judge(reference: str) -> JudgeFile:
+    """The model judge of configs/judges, as name@version."""
+    return parse(JudgeFile, versioned("judges", reference), f"configs/judges, {reference}")
 
 
 def rubric(reference: str) -> Rubric:

@@ -10,6 +10,7 @@ from include.domain.split import DEFAULT_SHARES
 from include.settings.annotation import AnnotationSettings, PreferenceSettings
 from include.settings.base import Settings, added_identity, stable_form
 from include.settings.expectations import Expectation
+from include.settings.judges import ModelJudgeSettings
 from include.settings.panel import PanelSettings
 from include.settings.ppo import PpoSettings
 from include.settings.training import (
@@ -222,6 +223,8 @@ class Recipe(Settings):
     evaluation: EvaluationSettings
     human_pairwise: PanelSettings | None = added_identity(None)
     """The panel of people who compare answers blindly; needed where a gate reads human_win_rate, refused where none does."""
+    model_judge: ModelJudgeSettings | None = added_identity(None)
+    """A model that compares the same answers, held against what people say; needed where a gate reads judge_win_rate, and only there."""
     gates: str
     """name@version in configs/gates."""
     approval: ApprovalSettings

@@ -1,10 +1,11 @@
 """plan() of every stage that runs as a job: which inputs, which settings, which tokenizer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from include.domain.canonical import digest
+from include.settings.judges import JudgeFile
 from include.settings.recipes import Recipe
 from include.stages.errors import StageError
 from include.stages.plan import Bench, Input, Plan, revision
@@ -19,8 +20,20 @@ SCORERS: Mapping[str, str] = {
     "reward_score": "include.eval.reward_score",
     "refusal": "include.eval.refusal",
     "human_win_rate": "include.gates.pairwise",
+    "judge_win_rate": "include.eval.judge",
 }
 """Scorer → the module whose import closure is its version."""
+
+
+@dataclass(frozen=True)
+class JudgeAsked:
+    """The judge, its tokens (of a server: the candidate's, which nothing is held against), and pairs {suite, candidate, against} of
+    deployments."""
+
+    file: JudgeFile
+    tokenizer: str
+    chat_template: str
+    pairs: Sequence[Mapping[str, str]]
 
 
 def _model(ref: ModelRef) -> Input:
@@ -153,6 +166,28 @@ def evaluate(
         },
     }
     return bench.plan("evaluate", inputs, recipe.evaluation, extra=extra, tokenizer=tokenizer, chat_template=template)
+
+
+def judge(bench: Bench, answers: ArtifactRef, suites: Mapping[str, DatasetRef], asked: JudgeAsked) -> Plan:
+    """A model compares the `answers` of an evaluation, of the pairs that `asked` names. Where a server is, and its key, is placement."""
+    settings = bench.recipe.model_judge
+    if settings is None:
+        raise StageError(f"recipe {bench.recipe.reference} has no `model_judge`")
+    found = asked.file
+    inputs = {"answers": Input(answers.digest, answers.digest)} | {f"suite_{name}": _data(ref) for name, ref in suites.items()}
+    where: dict[str, Any] = {}
+    if found.server is not None:
+        who: dict[str, Any] = {"kind": "server", "model": found.server.model, "fingerprint": found.server.fingerprint}
+        where = {"url": found.server.url, **({"api_key_file": found.server.api_key_file} if found.server.api_key_file else {})}
+    else:
+        digest_ = str(found.model)
+        inputs["judge"] = Input(digest_, digest_)
+        who = {"kind": "local", "model": digest_, "tokenizer": asked.tokenizer, "chat_template": asked.chat_template}
+    extra = {"who": who, "template": found.template, "dtype": found.dtype, "max_new_tokens": found.max_new_tokens}
+    tokens = {"tokenizer": asked.tokenizer, "chat_template": asked.chat_template}
+    extra["pairs"] = [dict(pair) for pair in asked.pairs]
+    made = bench.plan("evaluate", inputs, settings, extra=extra, program="include.eval.judge", **tokens)
+    return replace(made, settings={**made.settings, **where})
 
 
 def shadow(

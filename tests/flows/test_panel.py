@@ -18,7 +18,7 @@ from include.domain.records import Message
 from include.domain.spec import Report
 from include.flows import data_tasks, services
 from include.flows.errors import FlowError, NoAnswer, Rejected
-from include.flows.evaluation_tasks import judge_candidate, register
+from include.flows.evaluation_tasks import Asked, judge_candidate, register
 from include.flows.gates_fit import require_gates_fit
 from include.flows.panel_result import panel_of
 from include.flows.panel_sensor import PanelSensor, PanelTrigger
@@ -134,7 +134,7 @@ class Evaluated:
         return PanelSensor(task_id="ask_people", run=self.run, wanted=self.wanted, measured=self.result)
 
     def judged(self, asked: Any) -> dict[str, Any]:
-        return judge_candidate(self.run, self.wanted, self.result, asked, "dag:d/manual__1/evaluation.gates/1")
+        return judge_candidate(self.run, self.wanted, self.result, Asked(asked, writer="dag:d/manual__1/evaluation.gates/1"))
 
 
 def _records(ref: dict[str, Any]) -> list[dict[str, Any]]:
@@ -189,7 +189,7 @@ def test_what_people_prefer_passes_the_gate_and_leads_back_to_labels_people_and_
     everybody(people, trigger.batches)
     assert trigger._look() == []
     asked = made.sensor().resume(CONTEXT, {"status": "ready"})
-    panel = panel_of(asked)
+    panel = panel_of(made.run, asked, made.spec.config["scorers"]).body
     assert {(row["against"], len(row["items"])) for row in panel["rows"]} == {("sft", ITEMS), ("anchor", ITEMS), ("base", ITEMS)}
     verdict = made.judged(asked)
     assert verdict["passed"]
@@ -328,4 +328,4 @@ def test_where_no_gate_asks_people_the_task_does_nothing(plane: Plane) -> None:
     run = plane.run()
     sensor = PanelSensor(task_id="ask_people", run=run, wanted={"models": {"candidate": {}, "sft": {}}}, measured={"key": "none"})
     assert sensor.execute(CONTEXT) == {}
-    assert panel_of({}) == {"rows": [], "comparisons": []}
+    assert panel_of(run, {}, {}).body == {"rows": [], "comparisons": []}
