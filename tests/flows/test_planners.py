@@ -66,7 +66,7 @@ def test_who_asked_is_noted_beside_the_key(plane: Plane) -> None:
 
 
 def test_every_stage_of_the_chain_has_a_planner() -> None:
-    assert set(PLANNERS) == {"base_import", "sft", "generate", "reward_model", "policy", "evaluate", "shadow"}
+    assert set(PLANNERS) == {"base_import", "sft", "generate", "reward_model", "policy", "evaluate", "judge", "shadow"}
 
 
 def test_every_member_of_a_reward_ensemble_reaches_ppo_and_the_evaluation(plane: Plane) -> None:
