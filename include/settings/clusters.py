@@ -24,6 +24,7 @@ class DeviceSettings(Settings):
     """What estimates count with: one GPU, or on a cluster without them one CPU core. Nothing else reads it.
 
     utilisation: share of the peak that training reaches. store_mb_s: what one process writes to the store in a second.
+    host_gb_s: what one process copies in a second from the CPU's memory (pages of a file) to its GPU.
     """
 
     name: str
@@ -35,6 +36,7 @@ class DeviceSettings(Settings):
     """Of a GPU; a CPU job's is what it asks for."""
     utilisation: float = Field(0.4, gt=0, le=1)
     store_mb_s: float = Field(1000.0, gt=0)
+    host_gb_s: float = Field(8.0, gt=0)
 
     @model_validator(mode="after")
     def _has_memory(self) -> "DeviceSettings":

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, added_placement, identity, placement
 from include.settings.lora import LoraSettings
-from include.settings.stage import Precision, StageSettings
+from include.settings.stage import Precision, StageSettings, check_offload
 
 
 class KlSettings(Settings):
@@ -115,6 +115,10 @@ class PpoSettings(StageSettings):
     """Actor and critic learn adapters of this rank, the critic's head whole; the reference is the actor's frozen base."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
+    offload: Literal["none", "optimizer", "parameters"] = added_placement("none")
+    """What of actor and critic lies in the CPU's memory between its uses. `parameters` (ZeRO 3) takes the optimiser along."""
+    frozen: Literal["device", "host"] = added_placement("device")
+    """host: reference and reward models lie in the CPU's memory and are brought to the device one after the other, each while it scores."""
     reuse_first_pass: bool = added_placement(False)
     """The first minibatch learns from the passes that gave its old log-probabilities and values: less time, more memory, the same bits."""
 
@@ -129,6 +133,7 @@ class PpoSettings(StageSettings):
 
     @model_validator(mode="after")
     def _whole_weights(self) -> "PpoSettings":
+        check_offload(self.offload, self.zero_stage)
         if self.reuse_first_pass and self.zero_stage == 3:
             raise ValueError("reuse_first_pass needs zero_stage 0 to 2: at 3 a pass gives its weights up before the next one begins")
         return self

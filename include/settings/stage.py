@@ -9,6 +9,16 @@ from include.settings.base import Settings, added_placement, placement
 Precision = Literal["fp32", "bf16_autocast"]
 
 
+_OFFLOAD_NEEDS = {"none": 0, "optimizer": 1, "parameters": 3}
+"""Offload → the lowest ZeRO stage that can do it."""
+
+
+def check_offload(offload: str, zero_stage: int) -> None:
+    """Refuses an offload that the ZeRO stage cannot do."""
+    if zero_stage < (lowest := _OFFLOAD_NEEDS[offload]):
+        raise ValueError(f"offload: {offload} needs zero_stage {lowest} at least, this recipe has {zero_stage}")
+
+
 class JobSettings(Settings):
     """How a job is placed; nothing here is identity. Resources left out come from the cluster's defaults for the stage."""
 

@@ -8,11 +8,9 @@ from include.settings.base import Settings, added_identity, added_placement, ide
 from include.settings.dimensions import DimensionSettings
 from include.settings.lora import LoraSettings
 from include.settings.ppo import PpoSettings
-from include.settings.stage import Precision, StageSettings
+from include.settings.stage import Precision, StageSettings, check_offload
 
 Schedule = Literal["constant", "linear", "cosine"]
-_OFFLOAD_NEEDS = {"none": 0, "optimizer": 1, "parameters": 3}
-"""Offload → the lowest ZeRO stage that can do it."""
 
 
 class OptimiserSettings(StageSettings):
@@ -53,8 +51,7 @@ class OptimiserSettings(StageSettings):
             if asked or self.precision == "bf16":
                 what = asked[0] if asked else "precision bf16"
                 raise ValueError(f"{what} belongs to engine megatron; {self.engine} has zero_stage, and precision bf16_autocast")
-            if self.zero_stage < (lowest := _OFFLOAD_NEEDS[self.offload]):
-                raise ValueError(f"offload: {self.offload} needs zero_stage {lowest} at least, this recipe has {self.zero_stage}")
+            check_offload(self.offload, self.zero_stage)
             return self
         if self.offload != "none":
             raise ValueError(f"engine megatron has no offload; offload: {self.offload} belongs to deepspeed with zero_stage")

@@ -92,4 +92,5 @@ def _parts(memory: Mapping[str, float]) -> str:
 
 
 def _node(stage: StageCost) -> str:
-    return f"; of a node {stage.host_gb:.4g}" if stage.host_gb else ""
+    phases = f"; by phase: {_parts(stage.phases)}" if stage.phases else ""
+    return phases + (f"; of a node {stage.host_gb:.4g}" if stage.host_gb else "")

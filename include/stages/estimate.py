@@ -8,13 +8,12 @@ Memory is in `memory`.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from include.settings.ppo import PpoSettings
 from include.settings.recipes import Recipe
 from include.settings.stage import StageSettings
 from include.settings.training import DpoSettings, GenerateSettings, OptimiserSettings, SftSettings
-from include.stages import memory
+from include.stages import memory, ppo_memory
 from include.stages.hardware import FORWARD, At, Hardware
 from include.stages.memory import Layout, Shape
 
@@ -29,7 +28,8 @@ class StageCost:
     """Of one stage: tokens it computes on, seconds by part, memory of a device by part, and its checkpoints.
 
     state_gb: what of the memory no choice of batch can avoid. host_gb: a node's memory beside the devices', at its peak.
-    interval_s: between two saves. save_s: to write one. steps: updates, or portions of answers.
+    interval_s: between two saves. save_s: to write one. steps: updates, or portions of answers. phases: of a stage whose memory comes and
+    goes, GB of a device in each of them; `memory` is the largest one's.
     """
 
     stage: str
@@ -42,6 +42,7 @@ class StageCost:
     interval_s: float
     save_s: float
     hardware: Hardware
+    phases: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def total_s(self) -> float:
@@ -145,60 +146,43 @@ def _served_by(settings: GenerateSettings) -> int:
 
 
 def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
-    """Actor and critic are trained, reference and reward models score; the sampler reads the actor."""
+    """Actor and critic are trained, reference and reward models score; the sampler reads the actor, rounded where autocast rounds it."""
     settings = recipe.ppo
     members = max(1, len(recipe.reward_model.seeds))
     tokens = float(settings.iterations * settings.prompts_per_iteration * settings.max_length)
-    decoding = hardware.decoding_seconds(
-        shape.parameters, settings.prompts_per_iteration, settings.max_new_tokens, settings.generation_batch, "float32"
-    )
+    dtype = "bfloat16" if settings.precision == "bf16_autocast" else "float32"
+
+    def writing(rows: int) -> float:
+        return hardware.decoding_seconds(shape.parameters, rows, settings.max_new_tokens, settings.generation_batch, dtype)
+
     # reference and rewards; values and the actor's own log-probabilities, of which the first minibatch's may serve the update too
     reused = min(1.0, settings.minibatch / settings.prompts_per_iteration) if settings.reuse_first_pass else 0.0
     scored = (3 + members - 2 * reused) * FORWARD * shape.parameters * tokens
     read = FORWARD * shape.parameters * settings.iterations * settings.prompts_per_iteration * settings.max_length * PROMPT_SHARE
     looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
-    looking = looks * hardware.decoding_seconds(
-        shape.parameters, settings.heldout.prompts, settings.max_new_tokens, settings.generation_batch, "float32"
-    )
     seconds = {
-        "prompts": hardware.seconds(read, "fp32"),
-        "decoding": settings.iterations * decoding + looking,
+        "prompts": hardware.seconds(read, settings.precision),
+        "decoding": settings.iterations * writing(settings.prompts_per_iteration) + looks * writing(settings.heldout.prompts),
         "scoring": hardware.seconds(scored, settings.precision),
         "training": hardware.seconds(
             2 * (TRAIN_ADAPTER if settings.lora else TRAIN) * shape.parameters * settings.epochs * tokens, settings.precision
         ),
     }
-    layout = Layout(
-        ranks=hardware.devices, zero_stage=settings.zero_stage, precision=settings.precision,
-        rows=settings.micro_batch, length=settings.max_length, background=settings.save_in_background,
-        trained_share=memory.ADAPTER_SHARE if settings.lora else 1.0,
-    )  # fmt: skip
-    one = memory.training(shape, layout)
-    shared = ("activations", "logits", "bf16 copies", "buckets", "gathered")  # actor and critic take turns
-    parts = {name: value if name in shared else 2 * value for name, value in one.items()}
-    if settings.reuse_first_pass:
-        passes = math.ceil(settings.minibatch / hardware.devices / settings.micro_batch)
-        for name, models in (("activations", 2), ("bf16 copies", 2), ("logits", 1)):
-            parts[name] = models * passes * parts.get(name, 0.0)
-    if settings.zero_stage == 3:
-        parts["drawing"] = memory.FP32 * shape.parameters  # a whole copy of the actor to draw answers with
-    frozen = memory.frozen(shape, settings.precision)
-    parts |= {"reference": 0.0 if settings.lora else frozen, "rewards": members * frozen}  # under adapters it is the actor's own base
-    rows = min(settings.generation_batch, settings.prompts_per_iteration)
-    parts["cache"] = memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"]
-    if settings.generation == "own_process":
-        parts |= _beside(settings, shape, hardware, parts["cache"])
-    spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), parts)
-    return _cost("ppo", spent, shape, [layout, layout], hardware)
-
-
-def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, cache: float) -> dict[str, float]:
-    """With a generator in a process of its own: each rank holds a copy of an earlier actor to check old answers with, and where every GPU
-    of a node has its rank (or nobody says how many there are) the first one's holds the generator too."""
-    copy = memory.FP32 * shape.parameters
-    own_gpu = not hardware.cpu and settings.job.gpus is not None and settings.job.gpus > hardware.processes_a_node
-    process = memory.PROCESS if hardware.cpu else 0.0
-    return {"earlier actor": copy, **({} if own_gpu else {"generator": copy + cache + process})}
+    if brought := ppo_memory.brought_bytes(settings, shape, members):
+        seconds["bringing"] = 0.0 if hardware.cpu else brought / (hardware.host_gb_s * GB)
+    found = ppo_memory.phases(settings, shape, hardware, members)
+    layout = ppo_memory.layout_of(settings, hardware)
+    spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), ppo_memory.largest(found))
+    cost = _cost("ppo", spent, shape, [layout, layout], hardware)
+    mapped = ppo_memory.mapped_bytes(settings, shape, members) / GB
+    shared = {"mapped files": mapped / hardware.processes_a_node} if hardware.cpu and mapped else {}
+    return replace(
+        cost,
+        memory={**cost.memory, **shared},
+        state_gb=ppo_memory.state_bytes(found) / GB,
+        host_gb=0.0 if hardware.cpu else cost.host_gb + mapped,
+        phases={name: math.fsum(parts.values()) / GB for name, parts in found.items() if parts},
+    )
 
 
 @dataclass(frozen=True)
@@ -232,8 +216,6 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
     if hardware.cpu:
         parts = {**parts, "process": memory.PROCESS, "checkpoint": saving, "offloaded": away}
     state = sum(sum(memory.state(shape, layout).values()) for layout in trained) or parts["weights"]
-    for name in ("drawing", "reference", "rewards", "earlier actor", "generator"):
-        state += parts.get(name, 0.0)
     return StageCost(
         stage=stage,
         tokens=spent.tokens,

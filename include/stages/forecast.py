@@ -63,6 +63,8 @@ class Forecast:
             f"  memory      {cost.memory_gb:.3g}{limit} GB a device: "
             + ", ".join(f"{name} {value:.3g}" for name, value in cost.memory.items()),
         ]
+        if cost.phases:
+            found.append("  by phase    " + ", ".join(f"{name} {value:.3g}" for name, value in cost.phases.items()) + " GB")
         if cost.host_gb:
             found.append(f"  node memory {cost.host_gb:.4g} of {hardware.host_memory_gb:.4g} GB")
         if cost.checkpoint_gb:
@@ -103,9 +105,10 @@ class Forecast:
         """
         cost, limit = self.cost, self.cost.hardware.memory_gb
         if limit and not cost.hardware.cpu and cost.state_gb > _SURE * limit:
+            frozen = " or frozen: host" if cost.stage == "ppo" else " or use lora"
             raise StageError(
                 f"{cost.stage} cannot fit: weights, gradients and moments alone take {cost.state_gb:.4g} GB a device, it has {limit:.4g} GB "
-                f"({cost.hardware.devices} devices). Spread them (zero_stage, tensor_parallel, more job.tasks), offload, or use lora"
+                f"({cost.hardware.devices} devices). Spread them (zero_stage, tensor_parallel, more job.tasks), offload,{frozen}"
             )
         if self.measured:
             check_preemption(cost.stage, self.job, self.measured)

@@ -23,7 +23,7 @@ class Hardware:
     """Devices of one stage, one a process. utilisation: share of the peak that training reaches (MFU).
 
     fp32_tflops: None: as peak_tflops. memory_gb: of a device; None where it is not known. host_memory_gb: of a node.
-    processes_a_node: processes that share a node's memory. store_mb_s: what one process writes in a second.
+    host_gb_s: what a process copies in a second from the CPU's memory to its device. processes_a_node: processes that share a node's memory. store_mb_s: what one process writes in a second.
     """
 
     devices: int = 8
@@ -36,6 +36,7 @@ class Hardware:
     host_memory_gb: float | None = None
     processes_a_node: int = 1
     cpu: bool = False
+    host_gb_s: float = 8.0
 
     def __post_init__(self) -> None:
         figures = (self.peak_tflops, self.bandwidth_gb_s, self.memory_gb or 1.0, self.fp32_tflops or 1.0, self.store_mb_s)
@@ -123,4 +124,5 @@ def hardware_of(cluster: Cluster, job: JobSettings) -> Hardware | None:
         host_memory_gb=memory,
         processes_a_node=a_node,
         cpu=device.kind == "cpu",
+        host_gb_s=device.host_gb_s,
     )

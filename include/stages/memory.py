@@ -98,7 +98,7 @@ def offloaded(shape: Shape, layout: Layout) -> float:
     return sum(state(shape, whole).values()) - sum(state(shape, layout).values())
 
 
-def _width(layout: Layout) -> float:
+def width(layout: Layout) -> float:
     """Bytes of activations of a token, layer and unit of width."""
     return (ACTIVATION_WHOLE + ACTIVATION_CUT / layout.tensor) * (2 if layout.precision == "fp32" else 1)
 
@@ -107,12 +107,13 @@ def training(shape: Shape, layout: Layout) -> dict[str, float]:
     """State and what comes and goes beside it, by part."""
     tokens = layout.rows * layout.length
     parts = state(shape, layout)
-    parts["activations"] = tokens * shape.hidden * shape.layers * _width(layout)
+    parts["activations"] = tokens * shape.hidden * shape.layers * width(layout)
     parts["logits"] = tokens * shape.vocabulary * FP32 * LOGIT_COPIES / layout.tensor
     if layout.precision == "bf16_autocast":
         parts["bf16 copies"] = 2 * shape.parameters / layout.copy
     if layout.data > 1 and layout.deepspeed:
-        parts["buckets"] = FP32 * min(shape.parameters * layout.trained_share, BUCKET_ELEMENTS)
+        both = layout.zero_stage == 3 and layout.precision == "bf16_autocast"  # one bucket for each type that gradients travel in
+        parts["buckets"] = (FP32 + 2 * both) * min(shape.parameters * layout.trained_share, BUCKET_ELEMENTS)
     if layout.zero_stage >= 3:
         parts["gathered"] = FP32 * min(shape.parameters, LIVE_ELEMENTS)
     return parts

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 from include.runtime.job import Job
 from include.runtime.program import run_program
-from include.training.engines.deepspeed import DeepSpeedEngine, engines
+from include.training.engines.deepspeed import engine_maker, engines
 from include.training.rl.program import train_ppo
 
 
 def train(job: Job) -> None:
     job.config.text("engine", ("deepspeed",), "deepspeed")
     with engines(job.ranks):
-        train_ppo(job, DeepSpeedEngine)
+        train_ppo(job, engine_maker(job))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

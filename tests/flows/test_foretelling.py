@@ -17,9 +17,9 @@ from include.flows import stage_work
 from include.flows.foretelling import Unaffordable, say_what_was_seen
 from include.settings.catalogue import cluster, recipe
 from include.settings.stage import StageSettings
-from include.stages.estimate import of_stage
+from include.stages.errors import StageError
 from include.stages.forecast import forecast
-from include.stages.hardware import hardware_of, shape_of
+from include.stages.hardware import shape_of
 from tests.flows.conftest import Plane
 from tests.flows.test_planners import POLICY_GIVEN
 from tests.flows.things import SFT_GIVEN
@@ -136,11 +136,19 @@ def test_large_recipes_plan_and_what_their_method_needs_fits_the_example(plane: 
     assert base.job.memory_gb >= 2 * 4 * shape_of(recipe(name)).parameters / 1e9
 
 
-def test_ppo_of_seven_billion_does_not_fit_the_example(plane: Plane) -> None:
+def test_ppo_of_seven_billion_with_three_reward_models_fits_one_node_of_the_example() -> None:
+    """By the recipe's own settings; with its frozen models on the devices it is refused."""
     found = recipe("assistant-7b")
-    hardware = hardware_of(cluster("example-h100"), found.ppo.job)
-    assert hardware is not None
-    shape = shape_of(found)
-    cost = of_stage("ppo", found, shape, lambda settings: hardware)
-    embedding = shape.vocabulary * shape.hidden / 1e9  # stays float32 in the reference and the three reward models
-    assert cost.state_gb == pytest.approx((2 * 20 / 8 + 4) * 7.616 + (1 + 3) * (2 * 7.616 + 4 * embedding))
+    assert (found.ppo.zero_stage, len(found.reward_model.seeds), found.ppo.job.nodes, found.ppo.job.gpus) == (3, 3, 1, 8)
+    made = forecast(found, "ppo", cluster("example-h100"))
+    assert made is not None
+    made.check()
+    assert made.warnings() == []
+    assert made.cost.hardware.memory_gb == 80
+    assert made.cost.memory_gb == pytest.approx(max(made.cost.phases.values()))
+    assert 60 < made.cost.memory_gb < 80
+    there = found.model_copy(update={"ppo": found.ppo.model_copy(update={"frozen": "device"})})
+    refused = forecast(there, "ppo", cluster("example-h100"))
+    assert refused is not None
+    with pytest.raises(StageError, match="ppo cannot fit: .* or frozen: host"):
+        refused.check()

@@ -34,6 +34,7 @@ PLACEMENT = {
     "members",
     "parts",
     "reuse_first_pass",
+    "frozen",
 }
 """Everything else is identity. A field that moves between the two moves keys: this set changes by decision only."""
 

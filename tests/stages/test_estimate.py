@@ -14,6 +14,7 @@ from include.stages.choices import choices
 from include.stages.estimate import StageCost, estimate
 from include.stages.hardware import Hardware, shape_of
 from include.stages.memory import Layout, Shape, first_process, frozen, offloaded, state, training
+from include.stages.ppo_memory import phases
 
 ONE = Hardware(devices=1, peak_tflops=1.0, bandwidth_gb_s=1000.0, memory_gb=80.0, utilisation=0.5)
 TINY = recipe("tiny")
@@ -104,9 +105,11 @@ def test_ppo_counts_two_trained_and_four_scoring_models_and_its_bottleneck_moves
     assert ppo.seconds["scoring"] == pytest.approx(8e6 * tokens / 0.5e12)
     assert _state(ppo) == pytest.approx({"weights": 8, "gradients": 8, "moments": 16})
     assert (ppo.memory["reference"], ppo.memory["rewards"]) == pytest.approx((4e-3, 4e-3))
+    assert ppo.memory_gb == pytest.approx(max(ppo.phases.values()))
     assert ppo.state_gb == pytest.approx(40e-3)
     cut_up = _stages(Hardware(devices=8), "ppo", ppo=apart.model_copy(update={"zero_stage": 3}))["ppo"]
     assert cut_up.state_gb == pytest.approx((2 * 20 / 8 + 2 * 4 + 4) * 1e-3)
+    assert cut_up.phases["drawing"] > cut_up.phases["scoring"]
     assert ppo.bottleneck == "training"
     assert _stages(Hardware(1, 1000.0, 1.0), "ppo")["ppo"].bottleneck == "decoding"
 
@@ -126,8 +129,41 @@ def test_first_passes_that_serve_the_update_too_cost_memory_and_spare_two_passes
     before, after = (_stages(method="ppo", ppo=settings.model_copy(update={"reuse_first_pass": reused}))["ppo"] for reused in (False, True))
     tokens = settings.iterations * settings.prompts_per_iteration * settings.max_length
     assert before.seconds["scoring"] - after.seconds["scoring"] == pytest.approx(2e6 * tokens / 0.5e12)
-    assert after.memory["activations"] == pytest.approx(8 * before.memory["activations"])
-    assert after.memory["logits"] == pytest.approx(4 * before.memory["logits"])
+    once, kept = (phases(settings.model_copy(update={"reuse_first_pass": reused}), SMALL, ONE, 1)["update"] for reused in (False, True))
+    assert kept["activations"] == pytest.approx(8 * once["activations"])
+    assert kept["logits"] == pytest.approx(4 * once["logits"])
+
+
+def test_of_ppo_the_largest_phase_counts_and_frozen_models_off_the_device_are_there_one_at_a_time() -> None:
+    eight, three = Hardware(devices=8, processes_a_node=8, host_gb_s=2.0), TINY.reward_model.model_copy(update={"seeds": (1, 2, 3)})
+    settings = TINY.ppo.model_copy(update={"zero_stage": 3, "precision": "bf16_autocast", "reuse_first_pass": False})
+    there, away = (
+        _stages(eight, "ppo", reward_model=three, ppo=settings.model_copy(update={"frozen": place}))["ppo"] for place in ("device", "host")
+    )
+    one, rounded = 1e6, 2e6 + 4 * SMALL.vocabulary * SMALL.hidden
+    assert there.memory_gb == max(there.phases.values())
+    assert list(away.phases) == ["loading", "drawing", "scoring", "update", "export"]
+    for phase in ("loading", "drawing", "update"):
+        assert there.phases[phase] - away.phases[phase] == pytest.approx(4 * rounded / 1e9)
+    unrounded = 4 * SMALL.vocabulary * SMALL.hidden
+    assert there.phases["scoring"] - away.phases["scoring"] == pytest.approx((3 * rounded - unrounded) / 1e9)
+    assert away.phases["export"] == pytest.approx(8 * one / 1e9)
+    assert away.host_gb - there.host_gb == pytest.approx(4 * 4 * one / 1e9)
+    looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
+    assert away.seconds["bringing"] == pytest.approx((4 * settings.iterations + 3 * looks) * 4 * one / 2e9)
+    assert "bringing" not in there.seconds
+
+
+@pytest.mark.parametrize("method", ["fp32", "bf16_autocast"])
+def test_ppo_keeps_its_optimisers_off_the_device_as_the_other_trainers_do(method: str) -> None:
+    settings = TINY.ppo.model_copy(update={"zero_stage": 3, "precision": method, "reuse_first_pass": False, "frozen": "host"})
+    inside, away = (
+        _stages(Hardware(devices=8, processes_a_node=8), "ppo", ppo=settings.model_copy(update={"offload": what}))["ppo"]
+        for what in ("none", "optimizer")
+    )
+    moved = 2 * (4 + 8) * 1e6 / 8 / 1e9
+    assert inside.phases["update"] - away.phases["update"] == pytest.approx(moved)
+    assert inside.phases["drawing"] - away.phases["drawing"] == pytest.approx(moved)
 
 
 def test_kto_passes_over_each_pairs_prompt_with_other_answers_too() -> None:

@@ -68,6 +68,7 @@ VARIANTS = {
     "dimensions": Variant({"dimensions": ["clarity", "safety"]}),
     "kto": Variant({"loss": "kto", "desirable_weight": 1.2}),
     "reuse": Variant(settings={"reuse_first_pass": True}),
+    "frozen": Variant(settings={"frozen": "host"}),
 }
 """What changes with the cell's name."""
 
@@ -148,7 +149,8 @@ def cells() -> Iterator[Cell]:
 
 def changed_cells() -> Iterator[Cell]:
     """bfloat16 by autocast (of PPO's frozen models the linear weights are then kept rounded), adapters, packed rows with an early stop,
-    ensembles, dimensions beside the preference, a loss with a reference point of its own (kto), and first passes that are learnt from."""
+    ensembles, dimensions beside the preference, a loss with a reference point of its own (kto), first passes that are learnt from, and frozen
+    models that come from the CPU's memory."""
     autocast, saved = "bf16_autocast", ("update", "before-rename")
     for program, (ranks, stage) in product(("sft", "reward_model", "dpo"), ((1, 0), (2, 3))):
         yield Cell(program, ranks, stage, precision=autocast, only=saved)
@@ -171,4 +173,7 @@ def changed_cells() -> Iterator[Cell]:
     for ranks, stage in ((1, 0), (2, 0), (2, 2), (2, 3)):
         yield Cell("ppo", ranks, stage, variant="adapters")
     yield Cell("ppo", 2, 3, precision=autocast, variant="adapters", only=saved)
+    yield Cell("ppo", 1, 0, precision=autocast, variant="frozen", only=("generating", "export"))
+    yield Cell("ppo", 2, 3, precision=autocast, variant="frozen", only=("generating", "export"))
+    yield Cell("ppo", 2, 2, precision=autocast, offload="optimizer", variant="frozen", only=("update",))
     yield Cell("generate", 1, precision="bf16", only=("generating", "half-saved"))

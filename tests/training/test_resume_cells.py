@@ -19,6 +19,7 @@ TRIED = {
     "ppo bf16_autocast 1 0 plain": "generating",
     "ppo fp32 1 0 reuse": "update",
     "ppo fp32 1 0 adapters": "after-rename",
+    "ppo bf16_autocast 1 0 frozen": "generating",
     "generate bf16 1 0 plain": "generating",
 }
 """Cell → the moment that is tried here."""

@@ -6,8 +6,9 @@ DeepSpeed's pickles, so it can be read at another stage, on another number of ra
 """
 
 import copy
+import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ from include.runtime.errors import RankDone
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks, ranks_of_environment
 from include.training.engines import zero_state
-from include.training.engines.engine import EngineSettings, FiniteLosses, MakeEngine, MicroBatch, adamw, check_norm, learn_in_turn
+from include.training.engines.engine import EngineSettings, FiniteLosses, MicroBatch, adamw, check_norm, learn_in_turn
 from include.training.engines.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
 from include.training.engines.precision import precision_context
 from include.training.errors import TrainingError
@@ -30,6 +31,7 @@ if not torch.cuda.is_available():
 import deepspeed
 from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.torch_autocast import PARAM_COMM_DTYPE_ATTR_NAME
+from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
 
 OFFLOADS = {"none": 0, "optimizer": 1, "parameters": 3}
 """What lies in the CPU's memory between its uses → the lowest ZeRO stage that can do it. `parameters` takes the optimiser along."""
@@ -69,7 +71,7 @@ def engines(ranks: Ranks | None = None) -> Iterator[None]:
             deepspeed.comm.destroy_process_group()  # torch's alone would leave DeepSpeed a group that is no more
 
 
-def engine_maker(job: Job) -> MakeEngine:
+def engine_maker(job: Job) -> Callable[[torch.nn.Module, EngineSettings], "DeepSpeedEngine"]:
     """The engine as the job's placement asks for it (`offload`)."""
     offload = job.settings.text("offload", tuple(OFFLOADS), "none")
     if offload != "none" and not torch.cuda.is_available():
@@ -110,6 +112,7 @@ class DeepSpeedEngine:
         self.optimizer = adamw(self._names.values(), settings)
         config = _config(settings, offload)
         self._engine, *_ = deepspeed.initialize(model=self._inner, optimizer=self.optimizer, config=config, dist_init_required=False)
+        self._device = torch.device(self._engine.device)
         self._zero: Any = self._engine.optimizer if settings.zero_stage else None
         if settings.zero_stage == 3 and settings.precision == "bf16_autocast":
             _gather_shared_as_they_are(self._inner, self._zero)
@@ -124,7 +127,7 @@ class DeepSpeedEngine:
 
     @property
     def device(self) -> torch.device:
-        return torch.device(self._engine.device)
+        return self._device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._published:
@@ -139,7 +142,8 @@ class DeepSpeedEngine:
         self._engine.train()
 
     def eval(self) -> None:
-        self._engine.eval()
+        if not self._published:
+            self._engine.eval()
         self._own.eval()
 
     def learn(self, parts: Iterable[MicroBatch]) -> dict[str, float]:
@@ -181,11 +185,12 @@ class DeepSpeedEngine:
         """Whether each rank holds a part of every weight, so that `module` computes only when all ranks compute (stage 3)."""
         return self.settings.zero_stage == 3 and not self._published
 
-    def weights_everywhere(self) -> Mapping[str, torch.Tensor]:
-        """Whole trainable weights by name, on the CPU of every rank. Every rank calls it."""
+    def each_weight(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Whole trainable weights by name, one after the other, on every rank; each holds until the next. Every rank goes through all."""
         if self.cut_up:
-            return zero_state.gather_weights(self._zero, self._names, main=True)
-        return {name: value.detach().to("cpu", copy=True) for name, value in self._names.items()}
+            yield from zero_state.each_weight(self._zero, self._names)
+        else:
+            yield from ((name, value.detach()) for name, value in trainable(self.module).items())
 
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
         """Weights and moments by parameter name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
@@ -210,13 +215,22 @@ class DeepSpeedEngine:
         if not self.data.main:
             raise RankDone(f"rank {self.data.rank} has done its last step")
         if self.settings.zero_stage == 3:
-            self._engine.destroy()
+            self.close()
             _fill(self._own, whole)
         else:
             for parameter in self._names.values():
                 parameter.data = parameter.data.clone()  # out of DeepSpeed's flat buffer
         self._own.to(self.device).eval()
         self._published = True
+
+    def close(self) -> None:
+        """Gives up what it holds, gradients and moments too; it cannot learn or compute any more."""
+        self._engine.destroy()
+        FWD_MODULE_STACK[:] = [module for module in FWD_MODULE_STACK if module is not self._inner]  # DeepSpeed 0.19 keeps it there
+        self._engine = self._zero = None
+        self._inner, self._names = self._own, {}
+        del self.optimizer
+        gc.collect()  # engine, hooks and parameters point at each other
 
 
 def _split(module: torch.nn.Module) -> torch.nn.Module:

@@ -39,12 +39,13 @@ def gather(zero: Any, parameters: Parameters, *, main: bool) -> tuple[Named, Nam
 
 def gather_weights(zero: Any, parameters: Parameters, *, main: bool) -> Named:
     """The weights alone."""
-    found = {}
+    return {name: weight.to("cpu", copy=True) for name, weight in each_weight(zero, parameters) if main}
+
+
+def each_weight(zero: Any, parameters: Parameters) -> Iterator[tuple[str, torch.Tensor]]:
+    """Whole weights one after the other, on the device of every rank; each holds until the next. Every rank goes through all of them."""
     for name, parameter in parameters.items():
-        weight = _whole(zero, parameter)
-        if main:
-            found[name] = weight.detach().to("cpu", copy=True)
-    return found
+        yield name, _whole(zero, parameter).detach()
 
 
 def gather_frozen(module: torch.nn.Module, *, main: bool) -> Named:

@@ -18,6 +18,7 @@ from include.runtime.settings import Settings
 from include.training.engines.precision import precision_context
 from include.training.errors import TrainingError
 from include.training.model_io import compute_device
+from include.training.rl.actor import Drawing
 from include.training.rl.collect import encode_prompts
 from include.training.rl.draw import DrawSettings, draw_together
 from include.training.rl.rewards import Answer, Member, RewardScorer, Scored
@@ -83,14 +84,15 @@ class HeldOut:
     def due(self, iterations: int) -> bool:
         return iterations % self.every == 0
 
-    def look(self, actor: Any) -> Look:
-        """At the answers of `actor`, in eval mode; every rank calls it, and each gets the same figures.
+    def look(self, drawing: Drawing) -> Look:
+        """At the actor's answers, in eval mode; every rank calls it, and each gets the same figures.
 
         Raises:
             TrainingError: no answer has a reward: then nobody could say whether it rises.
         """
         wanted = [(row, 0) for row in range(len(self._prompts))]
-        drawn = draw_together(self._job.ranks, actor, [ids for _, ids in self._prompts], wanted, self._draws)
+        drawn = draw_together(self._job.ranks, drawing.model(), [ids for _, ids in self._prompts], wanted, self._draws)
+        drawing.release()
         answers = [
             Answer(prompt, sampled.sequence, len(sampled.tokens), answer_text(self._tokenizer, sampled.tokens))
             for (prompt, _), sampled in zip(self._prompts, drawn, strict=True)

@@ -9,7 +9,6 @@ from include.domain.errors import SpecError
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
 from include.training.engines.engine import EngineSettings
-from include.training.engines.precision import keep_cast
 from include.training.lora import frozen_digest
 from include.training.model_checks import check_trained
 from include.training.model_io import compute_device, load_causal_lm
@@ -17,6 +16,7 @@ from include.training.reward.head import Critic, load_reward_model
 from include.training.rl.actor import DrawingActor, MakeActorEngine
 from include.training.rl.adapters import OwnBase, adapt_critic, learnt_names, load_actor
 from include.training.rl.checks import ModelsError, check_models, freeze
+from include.training.rl.placing import DEVICE, PLACES, Frozen
 from include.training.rl.rewards import Member
 from include.training.rl.settings import PpoSettings
 from include.training.rl.update import Learner
@@ -34,14 +34,16 @@ def dropouts(*models: torch.nn.Module) -> list[str]:
 
 @dataclass(frozen=True)
 class Models:
-    """Checked, on the device, and still in plain modules. `actor` is the causal model inside of what is trained.
+    """Checked, and actor and critic still in plain modules. `actor` is the causal model inside of what is trained.
+
+    The critic waits on the CPU until its engine takes it: two whole models more than once dealt out may be too many for a device.
 
     reference: None where it is the actor's own base. base: digest of the actor's frozen weights, known to the first rank; None without any.
     """
 
     actor: Any
     critic: Any
-    reference: Any
+    reference: Frozen | None
     members: list[Member]
     base: str | None = None
 
@@ -53,22 +55,30 @@ class Models:
             ModelsError: a model is not in the state it must be in.
         """
         device = compute_device()
+        stays = job.settings.text("frozen", PLACES, DEVICE) == DEVICE
         actor = load_actor(job.input("policy"), settings.attention, settings.lora, job.seed).to(device)
         own_base = settings.lora is not None and job.input_digest("reference") == job.input_digest("policy")
-        reference = None if own_base else freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)).to(device))
-        members = []
-        for name in member_inputs(job.inputs):
-            model = freeze(load_reward_model(job.input(name), settings.attention).to(device))
-            members.append(Member(name, model, RewardNormaliser.read(job.input(name))))
-        judge = load_reward_model(job.input("reward_model"), settings.attention)
-        critic = Critic(adapt_critic(judge, settings.lora, job.seed + 1).to(device), members[0].normaliser)
-        others = {**({} if own_base else {"reference": reference}), **{member.name: member.model for member in members}}
+        names = member_inputs(job.inputs)
+        normalisers = {name: RewardNormaliser.read(job.input(name)) for name in names}
+        judge = adapt_critic(load_reward_model(job.input("reward_model"), settings.attention), settings.lora, job.seed + 1)
+        critic = Critic(judge, normalisers[names[0]])
+        others: dict[str, Any] = {}
+        if not own_base:
+            others["reference"] = freeze(AnswerScorer(load_causal_lm(job.input("reference"), settings.attention)))
+        others |= {name: freeze(load_reward_model(job.input(name), settings.attention)) for name in names}
         trained = {"actor": actor.train(), "critic": critic.train()}
         check_models({**trained, **others}, {role: learnt_names(model) for role, model in trained.items()})
-        for model in others.values():
-            keep_cast(model, settings.precision)
         base = frozen_digest(actor) if settings.lora is not None and job.ranks.main else None
-        return cls(actor.eval(), critic, reference, members, base)
+        kept = {name: Frozen(model, settings.precision, device, stays=stays) for name, model in others.items()}
+        members = [Member(name, kept[name], normalisers[name]) for name in names]
+        return cls(actor.eval(), critic, kept.get("reference"), members, base)
+
+    def left(self) -> "Models":
+        """The actor alone: critic and frozen models are not needed any more."""
+        for model in (self.reference, *(member.model for member in self.members)):
+            if model is not None:
+                model.leave()
+        return replace(self, critic=None, reference=None, members=[])
 
     def check_base(self) -> None:
         """At the end, on the first rank with whole weights again: training has left the frozen weights alone.
@@ -93,6 +103,6 @@ class Models:
             raise SpecError(
                 f"reuse_first_pass needs models without dropout, and {chance[0]} is set: a pass that learns is another one than a pass that looks"
             )
-        drawing = DrawingActor(actor, job.input("policy"), settings.attention, settings.lora)
+        drawing = DrawingActor(actor, job.input("policy"), settings)
         reference = OwnBase(actor) if self.reference is None else self.reference
         return Learner(actor, critic, reference, settings, drawing, reuse_first_pass=reused)

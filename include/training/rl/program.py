@@ -72,7 +72,8 @@ class PpoTrainer:
         first = self._look(0) if step == 0 else None
         if first is not None:
             self.guards.check_held_out(first)
-        drawn = self.source.draw(step, self.learner.drawing.model(), self.updates)
+        drawn = self.source.draw(step, self.learner.drawing, self.updates)
+        self.learner.drawing.release()
         batch = self.collector.collect(step, drawn)
         figures = batch_figures(batch, self.settings) | self.ages.count(drawn)
         self.oddness.see(figures)
@@ -83,7 +84,7 @@ class PpoTrainer:
         self._modes(training=True)
         learnt = self.learner.update(plan, lesson, lambda gap: self._first(gap, figures))
         self.updates += self.settings.epochs * len(plan.minibatches)
-        self.source.published(step + 1, self.learner.drawing.model(), self.updates)
+        self.source.published(step + 1, self.learner.drawing, self.updates)
         figures |= {**told, **learnt, "kl_coefficient": self.kl.coefficient, "value_explained": critic_quality(lesson)}
         look = self._look(step + 1)
         figures |= {**(look.figures() if look else {}), **({f"{k}_first": v for k, v in first.figures().items()} if first else {})}
@@ -124,7 +125,7 @@ class PpoTrainer:
         if self.held_out is None or not self.held_out.due(iterations):
             return None
         self._modes(training=False)
-        return self.held_out.look(self.learner.drawing.model())
+        return self.held_out.look(self.learner.drawing)
 
     def _guard(self, step: int, figures: Mapping[str, float], look: Look | None) -> None:
         seen = BatchFigures(
@@ -170,7 +171,7 @@ class PpoTrainer:
             raise CheckpointError(f"{checkpoint.path} was made on prompts {saved}, this run reads {own}: its position means nothing")
         self.learner.actor.restore(checkpoint, "actor")
         self.learner.critic.restore(checkpoint, "critic")
-        self.learner.drawing.changed()
+        self.learner.drawing.release()
         self.kl.load_state(checkpoint.state["kl"])
         self.guards.load_state(checkpoint.state["guards"])
         self.collector.scorer.load_state(checkpoint.state["normalisers"])
@@ -225,7 +226,8 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
         trainer = PpoTrainer(job, learner, collector, source, pad_id, held_out)
         outcome = run_steps(job, trainer, settings.iterations)
-    learner.actor.publish()
+    learner.publish()
+    models = models.left()
     if said := trainer.oddness.warning(known_accuracies([job.input(member.name) for member in members])):
         job.warn(said)
     after = _answers(job, actor, tokenizer, "after")

@@ -12,6 +12,7 @@ from include.domain.records import Prompt
 from include.runtime.ranks import Ranks
 from include.runtime.reward_model import score_sequences
 from include.runtime.reward_stats import RewardNormaliser, ensemble_score
+from include.training.rl.placing import present
 from include.training.rl.settings import RewardMix
 from include.verifiers.registry import verify
 
@@ -22,7 +23,7 @@ class RewardError(AlignmentError):
 
 @dataclass
 class Member:
-    """One reward model of the ensemble. Its statistics go on from those stored with it; its folder never changes."""
+    """One reward model of the ensemble, wherever its weights lie (`placing.Frozen`). Its statistics go on from those stored with it; its folder never changes."""
 
     name: str
     model: Any
@@ -92,7 +93,10 @@ class RewardScorer:
         return [Scored(*one) for _, one in together], [list(of_answer) for of_answer, _ in together]
 
     def _raw(self, member: Member, own: Sequence[Answer]) -> list[float]:
-        return score_sequences(member.model, [a.sequence for a in own], self._pad_id, self._rows) if own else []
+        if not own:
+            return []
+        with present(member.model) as model:
+            return score_sequences(model, [a.sequence for a in own], self._pad_id, self._rows)
 
     def _one(self, answer: Answer, raw: Sequence[float]) -> Scored:
         model = ensemble_score(raw, [member.normaliser for member in self.members], self._mix.combine, self._mix.clip)

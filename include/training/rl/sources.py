@@ -23,8 +23,8 @@ from include.domain.errors import IntegrityError
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks
 from include.runtime.signals import STOP_SIGNALS, kept_from_children
-from include.training.lora import learnt_weights
 from include.training.rl import generator as ppo_generator
+from include.training.rl.actor import Drawing
 from include.training.rl.batch import Sampled
 from include.training.rl.draw import Drawn, DrawSettings, draw_together
 from include.training.rl.exchange import FOLDER, Exchange, GeneratorPlan, Portion
@@ -40,11 +40,13 @@ END_S = 10.0
 class AnswerSource(Protocol):
     """Gives an iteration's answers; is told when the actor has changed."""
 
-    def draw(self, step: int, actor: Any, updates: int) -> Drawn:
+    def draw(self, step: int, actor: Drawing, updates: int) -> Drawn:
         """All answers of iteration `step`, the same on every rank; every rank calls it."""
         ...
 
-    def published(self, version: int, actor: Any, updates: int) -> None: ...
+    def published(self, version: int, actor: Drawing, updates: int) -> None:
+        """Every rank calls it."""
+        ...
 
     def load(self, version: int, model: Any) -> None:
         """Puts an earlier version of the actor into `model`."""
@@ -59,15 +61,15 @@ class OwnSource:
         self.settings = settings
         self.ranks = ranks or Ranks()
 
-    def draw(self, step: int, actor: Any, updates: int) -> Drawn:
+    def draw(self, step: int, actor: Drawing, updates: int) -> Drawn:
         wanted = [item for portion in self.settings.portions(step, len(self.encoded)) for item in portion]
         return Drawn([row for row, _ in wanted], self.again(actor, wanted), [step] * len(wanted), [updates] * len(wanted))
 
-    def again(self, actor: Any, wanted: Sequence[tuple[int, int]]) -> list[Sampled]:
+    def again(self, actor: Drawing, wanted: Sequence[tuple[int, int]]) -> list[Sampled]:
         """The present actor's answers to `wanted` (row, seed); every rank calls it."""
-        return draw_together(self.ranks, actor, self.encoded, wanted, self.settings)
+        return draw_together(self.ranks, actor.model(), self.encoded, wanted, self.settings)
 
-    def published(self, version: int, actor: Any, updates: int) -> None:
+    def published(self, version: int, actor: Drawing, updates: int) -> None:
         """Nobody else reads it."""
 
     def load(self, version: int, model: Any) -> None:
@@ -111,13 +113,14 @@ class GeneratorSource:
         self._beside = job.ranks.gather(socket.gethostname()).count(socket.gethostname())
         """Ranks on this machine, each with a GPU where there are GPUs."""
 
-    def draw(self, step: int, actor: Any, updates: int) -> Drawn:
+    def draw(self, step: int, actor: Drawing, updates: int) -> Drawn:
         wanted = self.own.settings.portions(step, len(self.own.encoded))
-        mine = self._take(step, actor, updates, wanted) if self.job.ranks.main else None
+        weights = actor.weights() if self.exchange is None else {}  # every rank takes part, the first one publishes
+        mine = self._take(step, weights, updates, wanted) if self.job.ranks.main else None
         taken = Taken.from_json(self.job.ranks.gather(mine and mine.to_json())[0])
         self.exchange = self.exchange or Exchange(self.job.out / FOLDER)
         missing = [item for number, part in enumerate(wanted) if number not in taken.portions for item in part]
-        again = iter(self.own.again(actor, missing))
+        again = iter(self.own.again(actor, missing) if missing else ())
         answers: list[Sampled] = []
         versions: list[int] = []
         steps: list[int] = []
@@ -130,9 +133,9 @@ class GeneratorSource:
         digests = {version: self.exchange.digest(version) for version in set(versions)} if self.job.ranks.main else {}
         return Drawn(rows, answers, versions, steps, taken.dropped, len(missing), taken.kept_old, digests)
 
-    def _take(self, step: int, actor: Any, updates: int, wanted: Sequence[Sequence[tuple[int, int]]]) -> Taken:
+    def _take(self, step: int, weights: Mapping[str, torch.Tensor], updates: int, wanted: Sequence[Sequence[tuple[int, int]]]) -> Taken:
         """What came in time and is not too old."""
-        exchange = self.exchange or self._start(step, actor, updates)
+        exchange = self.exchange or self._start(step, weights, updates)
         came = self._wait(exchange, step, wanted)
         exchange.close(step)
         late = exchange.take_away(self._used, step)
@@ -190,18 +193,21 @@ class GeneratorSource:
             )
         return True
 
-    def published(self, version: int, actor: Any, updates: int) -> None:
-        if self.exchange is not None and self.job.ranks.main and version < self.settings.iterations:
-            self.exchange.publish(version, updates, learnt_weights(actor), self.lag.ahead + 1)
+    def published(self, version: int, actor: Drawing, updates: int) -> None:
+        if self.exchange is None or version >= self.settings.iterations:
+            return
+        weights = actor.weights()
+        if self.job.ranks.main:
+            self.exchange.publish(version, updates, weights, self.lag.ahead + 1)
 
     def load(self, version: int, model: Any) -> None:
         if self.exchange is None:
             raise IntegrityError(f"version {version} of the actor has not been published")
         self.exchange.load(version, model)
 
-    def _start(self, step: int, actor: Any, updates: int) -> Exchange:
+    def _start(self, step: int, weights: Mapping[str, torch.Tensor], updates: int) -> Exchange:
         self.exchange = exchange = Exchange.fresh(self.job.out)
-        exchange.publish(step, updates, learnt_weights(actor), self.lag.ahead + 1)
+        exchange.publish(step, updates, weights, self.lag.ahead + 1)
         exchange.put_plan(
             GeneratorPlan(
                 policy=str(self.job.input("policy")),

@@ -18,6 +18,7 @@ from include.training.engines.precision import precision_context
 from include.training.rl.actor import DrawingActor
 from include.training.rl.arithmetic import clipped_share, explained_variance, largest_ratio_gap, masked_mean, policy_losses, value_losses
 from include.training.rl.batch import MicroBatch, Plan
+from include.training.rl.placing import present
 from include.training.rl.settings import PpoSettings
 
 
@@ -89,10 +90,15 @@ class Learner:
 
     @torch.no_grad()
     def look(self, plan: Plan, shape: tuple[int, int]) -> Looked:
-        """Log-probabilities and values of every answer token, in the micro-batches the update will use."""
+        """Log-probabilities and values of every answer token, in the micro-batches the update will use. The reference comes first, so that
+        it may go again before passes are kept."""
         seen = torch.zeros(3, *shape)
         old, reference, value = seen
         self._first_passes = []
+        with present(self.reference) as model:
+            for micro in plan:
+                with precision_context(self.settings.precision, self.actor.device.type):
+                    reference[micro.cells] = self._log_probs(model, micro).cpu()
         reused = len(plan.minibatches[0].micros) if self.reuse_first_pass else 0
         for at, micro in enumerate(plan):
             with torch.set_grad_enabled(at < reused):
@@ -100,8 +106,6 @@ class Learner:
             if at < reused:
                 self._first_passes.append(passed)
             old[micro.cells], value[micro.cells] = (found.detach().cpu() for found in passed)
-            with precision_context(self.settings.precision, self.actor.device.type):
-                reference[micro.cells] = self._log_probs(self.reference, micro).cpu()
         self.ranks.filled(seen)
         return Looked(old, reference, value)
 
@@ -130,8 +134,14 @@ class Learner:
                     first = False
                 figures.gradient_norms["actor"].append(self.actor.step(self.settings.learning_rate))
                 figures.gradient_norms["critic"].append(self.critic.step(self.settings.critic_learning_rate))
-        self.drawing.changed()
+        self.drawing.release()
         return figures.means(self.ranks)
+
+    def publish(self) -> None:
+        """Ends learning: the actor's whole weights on the first rank, where the critic makes room; the other ranks end here."""
+        self.actor.publish()
+        self.critic.close()
+        self.critic = None
 
     def _micro(self, micro: MicroBatch, lesson: Lesson, tokens: float, figures: Figures, passed: tuple[Tensor, Tensor] | None) -> float:
         """Forward (unless it has `passed` already) and backward of one micro-batch, weighted by its share of the minibatch's tokens on

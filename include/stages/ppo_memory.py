@@ -1,0 +1,173 @@
+"""Memory of a device while PPO loads its models, draws, scores, learns and hands its policy on: by phase and part. Upper bounds, in bytes.
+
+Actor and critic hold their state all the time; the rest comes and goes, so the largest phase counts and not the sum of all.
+"""
+
+import math
+
+from include.settings.ppo import PpoSettings
+from include.stages import memory
+from include.stages.hardware import Hardware
+from include.stages.memory import Layout, Shape
+
+Parts = dict[str, float]
+PASSING = ("activations", "logits", "bf16 copies", "buckets", "gathered", "cache", "prompt pass")
+"""Parts that a smaller batch or bucket makes smaller; the others are there whatever is chosen."""
+_TAKE_TURNS = ("activations", "logits", "bf16 copies", "gathered")
+"""What the trained one of actor and critic needs while the other waits."""
+_NO_GRAD_LAYERS = 2
+"""Without gradients the activations of one layer are alive; twice a layer's, since its block may be wider than four times the model."""
+_CHOICE_COPIES = 6
+"""Of a next token's logits while it is drawn: float32, scaled, probabilities, log-softmax, and a cumulative sum in float64."""
+
+
+def layout_of(settings: PpoSettings, hardware: Hardware) -> Layout:
+    """How actor and critic are dealt out, each."""
+    return Layout(
+        ranks=hardware.devices,
+        zero_stage=settings.zero_stage,
+        offload=settings.offload,
+        precision=settings.precision,
+        rows=settings.micro_batch,
+        length=settings.max_length,
+        background=settings.save_in_background,
+        trained_share=memory.ADAPTER_SHARE if settings.lora else 1.0,
+    )
+
+
+def phases(settings: PpoSettings, shape: Shape, hardware: Hardware, members: int) -> dict[str, Parts]:
+    """Phase → part → bytes; of the device of the first rank, which alone reads its policy back."""
+    layout = layout_of(settings, hardware)
+    both = {name: 2 * value for name, value in memory.state(shape, layout).items()}
+    stays, comes = _frozen(settings, shape, members)
+    beside = _beside(settings, shape, hardware, _cache(settings, shape))
+    held = {**both, **_buckets(shape, layout), **stays, **beside}
+    if settings.lora and settings.zero_stage == 3:
+        held["drawing"] = memory.frozen(shape, settings.precision)  # its base stays, the adapters alone are filled in
+    return {
+        "loading": _loading(settings, shape, layout, stays),
+        "drawing": {**held, **_drawing(settings, shape)},
+        "scoring": {**held, **comes, **_scoring(settings, shape, layout)},
+        "update": {**held, **_update(settings, shape, layout, hardware)},
+        "export": _export(shape, layout),
+    }
+
+
+def state_bytes(found: dict[str, Parts]) -> float:
+    """What no choice of batch avoids, in the phase that has most of it."""
+    return max(math.fsum(value for name, value in parts.items() if name not in PASSING) for parts in found.values())
+
+
+def largest(found: dict[str, Parts]) -> Parts:
+    return max(found.values(), key=lambda parts: math.fsum(parts.values()))
+
+
+def mapped_bytes(settings: PpoSettings, shape: Shape, members: int) -> float:
+    """Of a node's memory: the files of frozen models that are brought to the device again and again, once for all processes."""
+    return (_references(settings) + members) * memory.FP32 * shape.parameters if settings.frozen == "host" else 0.0
+
+
+def brought_bytes(settings: PpoSettings, shape: Shape, members: int) -> float:
+    """What each process copies to its device in all: the reference and the members for each iteration, the members for each look."""
+    looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
+    models = settings.iterations * (_references(settings) + members) + looks * members
+    return models * memory.FP32 * shape.parameters if settings.frozen == "host" else 0.0
+
+
+def _references(settings: PpoSettings) -> int:
+    """Models that are the reference alone: under adapters it is the actor's own base."""
+    return 0 if settings.lora else 1
+
+
+def _frozen(settings: PpoSettings, shape: Shape, members: int) -> tuple[Parts, Parts]:
+    """(What lies there all the time, what comes while a model scores: rounded weights, and the output layer before it is rounded.)"""
+    whole = memory.frozen(shape, settings.precision)
+    if settings.frozen == "device":
+        return {"reference": _references(settings) * whole, "rewards": members * whole}, {}
+    unrounded = memory.FP32 * shape.vocabulary * shape.hidden if settings.precision == "bf16_autocast" else 0.0
+    return {}, {"frozen model": whole + unrounded}
+
+
+def _buckets(shape: Shape, layout: Layout) -> Parts:
+    """Those of each engine; ZeRO 3 keeps them."""
+    found = memory.training(shape, layout)
+    return {"buckets": 2 * found["buckets"]} if "buckets" in found else {}
+
+
+def _cache(settings: PpoSettings, shape: Shape) -> float:
+    return memory.answering(shape, _rows(settings), settings.max_length, memory.FP32)["cache"]
+
+
+def _rows(settings: PpoSettings) -> int:
+    """Answers that a device writes side by side."""
+    return min(settings.generation_batch, settings.prompts_per_iteration)
+
+
+def _passing(settings: PpoSettings, shape: Shape, tokens: float) -> float:
+    """Activations of a pass without gradients."""
+    width = memory.width(Layout(precision=settings.precision))
+    return tokens * shape.hidden * width * _NO_GRAD_LAYERS
+
+
+def _drawing(settings: PpoSettings, shape: Shape) -> Parts:
+    """A whole copy of the actor where it is cut up; else autocast's copies of the actor's own weights."""
+    rows, prompt = _rows(settings), max(1, settings.max_length - settings.max_new_tokens)
+    parts = {
+        "cache": _cache(settings, shape),
+        "prompt pass": _passing(settings, shape, rows * prompt),
+        "logits": rows * shape.vocabulary * memory.FP32 * _CHOICE_COPIES,
+    }
+    if settings.zero_stage == 3:
+        parts["drawing"] = memory.frozen(shape, settings.precision)
+    elif settings.precision == "bf16_autocast":
+        parts["bf16 copies"] = 2 * shape.parameters
+    return parts
+
+
+def _answer_layout(settings: PpoSettings, layout: Layout) -> Layout:
+    """The output layer is applied to answers' tokens alone."""
+    return Layout(**{**vars(layout), "length": min(settings.max_new_tokens, settings.max_length)})
+
+
+def _scoring(settings: PpoSettings, shape: Shape, layout: Layout) -> Parts:
+    """Passes of frozen models over the micro-batches of the update; actor and critic, who come after them, need less than to learn."""
+    logits = memory.training(shape, _answer_layout(settings, layout))["logits"]
+    return {"activations": _passing(settings, shape, layout.rows * layout.length), "logits": logits}
+
+
+def _update(settings: PpoSettings, shape: Shape, layout: Layout, hardware: Hardware) -> Parts:
+    once = memory.training(shape, layout)
+    once["logits"] = memory.training(shape, _answer_layout(settings, layout))["logits"]
+    parts = {name: once[name] for name in _TAKE_TURNS if name in once}
+    if settings.reuse_first_pass:
+        passes = math.ceil(settings.minibatch / hardware.devices / settings.micro_batch)
+        for name, models in (("activations", 2), ("bf16 copies", 2), ("logits", 1)):
+            parts[name] = models * passes * parts.get(name, 0.0)
+    return parts
+
+
+def _loading(settings: PpoSettings, shape: Shape, layout: Layout, stays: Parts) -> Parts:
+    """At ZeRO 3 the critic is whole on the device when the actor is dealt out already."""
+    if settings.zero_stage < 3:
+        return {}
+    one = memory.state(shape, layout)
+    return {**one, **stays, "whole model": memory.FP32 * shape.parameters, "dealt out": one["weights"]}
+
+
+def _export(shape: Shape, layout: Layout) -> Parts:
+    """The policy whole on the first rank's device, and once more as it is read back; critic and frozen models are gone. Below ZeRO 3 the
+    actor's engine is still there, from stage 1 on with a flat copy of the weights."""
+    whole = memory.FP32 * shape.parameters
+    rest = {} if layout.zero_stage == 3 else {**memory.state(shape, layout), "weights": whole * (2 if layout.zero_stage else 1)}
+    return {"weights": whole, **rest, "read back": whole}
+
+
+def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, cache: float) -> Parts:
+    """With a generator in a process of its own: each rank holds a copy of an earlier actor to check old answers with, and where every GPU
+    of a node has its rank (or nobody says how many there are) the first one's holds the generator too."""
+    if settings.generation != "own_process":
+        return {}
+    copy = memory.FP32 * shape.parameters
+    own_gpu = not hardware.cpu and settings.job.gpus is not None and settings.job.gpus > hardware.processes_a_node
+    process = memory.PROCESS if hardware.cpu else 0.0
+    return {"earlier actor": copy, **({} if own_gpu else {"generator": copy + cache + process})}
