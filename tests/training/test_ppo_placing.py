@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ SMALL = {"iterations": 3, "prompts_per_iteration": 8, "minibatch": 4, "heldout":
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return rewarded_store(shared_root(tmp_path_factory))
+    """With time enough for pairs of runs on two ranks."""
+    return replace(rewarded_store(shared_root(tmp_path_factory)), timeout_s=300)
 
 
 @pytest.fixture(params=[True, False], ids=["shared output layer", "output layer of its own"])
