@@ -180,7 +180,7 @@ def test_on_one_rank_frozen_models_off_the_device_change_no_bit(store: Store, pr
 @pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (2, "bf16_autocast"), (3, "bf16_autocast")])
 def test_on_two_ranks_frozen_models_off_the_device_change_no_bit(store: Store, stage: int, precision: str) -> None:
     there, away = (
-        store.run_ranks(ppo_spec(store, salt=f"frozen {place}", zero_stage=stage, precision=precision, **SMALL), 2, frozen=place)
+        store.run_ranks(ppo_spec(store, salt=f"frozen {place} on two", zero_stage=stage, precision=precision, **SMALL), 2, frozen=place)
         for place in ("device", "host")
     )
     assert away.code == 0, away.stderr
