@@ -223,7 +223,8 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
     # twice; no two works of one task at a time.
     remedy = int(cell.job == PUSHED_OUT or (cell.job == PUT_BACK and cell.fault == "slurmctld killed"))
     twice = len(shards) - len(set(shards)) + len(_lines(folder / "overlap")) + len(_alive(scene.slurm, task.key + BEFORE))
-    twice += max(0, len(_lines(folder / "done")) - 1)
+    # A killed controller may start a job once more under its own number; that is Slurm's.
+    twice += max(0, len(set(_lines(folder / "done"))) - 1)
     good = {FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}.get(cell.job, "success")
     word = verdict.partition(":")[0]
     after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
