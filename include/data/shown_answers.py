@@ -80,6 +80,18 @@ def as_shown(candidates: Sequence[Candidate], prompts: Mapping[str, Prompt], set
     return ShownAnswers(kept, masked, dict(sorted(left_out.items())), dict(sorted(found.items())))
 
 
+def shown_texts(prompt: Prompt, texts: Sequence[str], settings: PiiSettings) -> tuple[tuple[str, ...] | None, Mapping[str, int]]:
+    """Answers to one prompt, compared for an evaluation alone, as annotators may see them; and what was found, by kind.
+
+    None: one of them holds a kind that the policy refuses, or is too long to scan, so they are not compared.
+    """
+    if any(len(text) > settings.max_characters for text in texts):
+        return None, {}
+    masker = Masker(settings, beside=(*_texts_of(prompt), *texts))
+    seen = tuple(masker.text(text) for text in texts)
+    return (None if set(masker.seen) & set(settings.refuse) else seen), dict(masker.seen)
+
+
 def _one(answer: Candidate, masker: Masker, settings: PiiSettings) -> tuple[Candidate, str]:
     """The answer as it is shown, and why it is not."""
     if any(len(text) > settings.max_characters for text in _strings([answer.response_text, list(answer.tool_calls or ())])):

@@ -4,6 +4,7 @@ A batch is of one suite and one other deployment. Its purpose is `evaluation`: w
 by the recipe's seed; which of the two is shown on the left the annotation service draws for each person, and records.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ Json = Mapping[str, Any]
 ANSWERS, SCHEMA = "answers", "align/answers/v1"
 _SHOWN = ("none", "masked")
 """What is known of personal data in a prompt that a person may see."""
+Shown = tuple[Json, Prompt, str, str]
+"""An item, its prompt, the candidate's answer and the other's, as people see them."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Opened:
     batch_id: str | None
     kept_out: tuple[str, ...]
     unseen: int
-    """Items whose prompt may not be shown to people."""
+    """Items whose prompt, or one of whose answers, may not be shown to people."""
 
 
 def opponents(gates: "GateSet", models: Sequence[str], metric: str) -> list[tuple[str, str]]:
@@ -120,17 +123,19 @@ def open_panel(run: Json, wanted: Json, measured: Json) -> list[Opened]:
 def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted: Json, kept_out: tuple[str, ...]) -> Opened:
     from include.gates.pairwise import sides
 
-    prompts = _prompts(wanted["suites"][pairing.suite])
-    unseen = sum(prompts[item["prompt_id"]].pii not in _SHOWN for item, *_ in pairing.different())
+    shown, found_in = _shown_texts(pairing, _prompts(wanted["suites"][pairing.suite]), found)
+    unseen = len(pairing.different()) - len(shown)
     ours = sides(found.seed, str(pairing.ours["deployment"]), pairing.opponent, [item["id"] for item in pairing.items])
-    tasks = _comparisons(pairing, prompts, ours)
+    tasks = _comparisons(pairing, shown, ours)
     if not tasks:
         return Opened(pairing, ours, None, kept_out, unseen)
     key, request = _request(found, pairing, tasks, kept_out)
+    if found_in:
+        print("Personal data in answers, not shown: " + ", ".join(f"{kind} {n}" for kind, n in sorted(found_in.items())))
     receipt = client.create_batch(key, request)
     print(
         f"Batch {receipt.batch_id}: {len(tasks)} comparisons of the candidate with {', '.join(pairing.roles)} on {pairing.suite}; "
-        f"{len(pairing.items) - len(pairing.different())} with equal answers are ties, {unseen} prompts may not be shown, "
+        f"{len(pairing.items) - len(pairing.different())} with equal answers are ties, {unseen} may not be shown, "
         f"{len(kept_out)} annotators labelled what it learnt from and get none of them"
     )
     return Opened(pairing, ours, receipt.batch_id, kept_out, unseen)
@@ -144,16 +149,30 @@ def _prompts(ref: Json) -> dict[str, Prompt]:
     return {item.prompt.prompt_id: item.prompt for item in items}
 
 
-def _comparisons(pairing: Pairing, prompts: Mapping[str, Prompt], ours: Mapping[str, str]) -> "list[Comparison]":
+def _shown_texts(pairing: Pairing, prompts: Mapping[str, Prompt], found: Recipe) -> "tuple[list[Shown], Counter[str]]":
+    """What people may see of the pairing: personal data in answers masked by `data.pii`; and how much of it there was, by kind."""
+    from include.data.plan import pii_of
+    from include.data.shown_answers import shown_texts
+
+    shown: list[Shown] = []
+    counts: Counter[str] = Counter()
+    for item, own, other in pairing.different():
+        prompt = prompts[item["prompt_id"]]
+        texts, seen = shown_texts(prompt, (own, other), pii_of(found.data))
+        counts.update(seen)
+        if prompt.pii in _SHOWN and texts is not None:
+            shown.append((item, prompt, texts[0], texts[1]))
+    return shown, counts
+
+
+def _comparisons(pairing: Pairing, shown: "Sequence[Shown]", ours: Mapping[str, str]) -> "list[Comparison]":
     from include.data.annotation_batches import Comparison
 
     tasks = []
-    for item, own, other in pairing.different():
-        prompt = prompts[item["prompt_id"]]
-        if prompt.pii in _SHOWN:
-            pair = (answer(pairing.ours, item, own), answer(pairing.theirs, item, other))
-            a, b = pair if ours[item["id"]] == "A" else pair[::-1]
-            tasks.append(Comparison(prompt, a, b))
+    for item, prompt, own, other in shown:
+        pair = (answer(pairing.ours, item, own), answer(pairing.theirs, item, other))
+        a, b = pair if ours[item["id"]] == "A" else pair[::-1]
+        tasks.append(Comparison(prompt, a, b))
     return tasks
 
 
@@ -177,7 +196,7 @@ def _request(found: Recipe, pairing: Pairing, tasks: "Sequence[Comparison]", kep
     shown = rubric(wanted.rubric)
     body = {"candidate": pairing.ours["deployment"], "against": pairing.opponent, "suite": pairing.suite_digest, "rubric": shown.version}
     body |= {"texts": [[item["id"], own, other] for item, own, other in pairing.different()], "seed": found.seed, "not_by": list(kept_out)}
-    body |= {"overlap": wanted.overlap_share, "items": len(pairing.items), **added(wanted)}
+    body |= {"overlap": wanted.overlap_share, "items": len(pairing.items), **added(wanted), **_marks(pairing, tasks)}
     key = digest("panel-batch", body)
     request = BatchRequest(
         purpose="evaluation",
@@ -192,6 +211,14 @@ def _request(found: Recipe, pairing: Pairing, tasks: "Sequence[Comparison]", kep
         not_by=kept_out,
     )
     return key, request
+
+
+def _marks(pairing: Pairing, tasks: "Sequence[Comparison]") -> dict[str, str]:
+    """What masking makes another batch; nothing where all is shown as it was written, as it was before answers were masked."""
+    written = {text for _, *both in pairing.texts() for text in both}
+    texts = [[task.candidate_a.response_text, task.candidate_b.response_text] for task in tasks]
+    as_written = len(texts) == len(pairing.different()) and all(text in written for both in texts for text in both)
+    return {} if as_written else {"shown": digest("panel-shown", texts)}
 
 
 def trainers(client: "AnnotationClient", learnt_from: Json) -> tuple[str, ...]:

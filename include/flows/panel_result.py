@@ -126,7 +126,7 @@ def _note(one: Opened, items: Sequence[Json], verdicts: Mapping[str, int], peopl
     return (
         f"people compared the candidate with {', '.join(one.pairing.roles)} on {one.pairing.suite}: win rate {share} on {len(values)} of "
         f"{len(items)} items; {sum(verdicts.values())} labels of {people} people ({counts}), {equal} equal answers, "
-        f"{one.unseen} prompts not shown; batch {one.batch_id or 'none'}"
+        f"{one.unseen} not shown; batch {one.batch_id or 'none'}"
     )
 
 

@@ -16,7 +16,7 @@ from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.records import Message
 from include.domain.spec import Report
-from include.flows import data_tasks, services
+from include.flows import data_tasks, panel, services
 from include.flows.errors import FlowError, NoAnswer, Rejected
 from include.flows.evaluation_tasks import Asked, judge_candidate, register
 from include.flows.gates_fit import require_gates_fit
@@ -329,3 +329,28 @@ def test_where_no_gate_asks_people_the_task_does_nothing(plane: Plane) -> None:
     sensor = PanelSensor(task_id="ask_people", run=run, wanted={"models": {"candidate": {}, "sft": {}}}, measured={"key": "none"})
     assert sensor.execute(CONTEXT) == {}
     assert panel_of(run, {}, {}).body == {"rows": [], "comparisons": []}
+
+
+def test_personal_data_in_answers_is_masked_before_people_compare_them(
+    control: Plane, people: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]  # noqa: F811
+) -> None:  # fmt: skip
+    made = Evaluated(control, tmp_path, "ask ada@analytical.example.org, card 4111 1111 1111 1111, a good answer")
+    batches = waits(made.sensor()).batches
+    assert waits(made.sensor()).batches == batches, "a retry asks nobody anew"
+    assert f"Personal data in answers, not shown: CARD {ITEMS}, EMAIL {ITEMS}" in capsys.readouterr().out
+    shown = json.dumps([people.next("annotator", name)["task"] for name in batches])
+    assert "ask [EMAIL_1], card [CARD_1], a good answer to " in shown
+    assert "ada@" not in shown
+    assert "4111 1111" not in shown
+    everybody(people, batches)
+    assert made.judged(made.sensor().execute(CONTEXT))["passed"]
+
+
+def test_answers_of_a_refused_kind_are_compared_with_nothing(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    path = control.configs / "recipes/tiny.yaml"
+    data = yaml.safe_load(path.read_text())["data"]
+    control.change_recipe("tiny", data={**data, "pii": {"refuse": ["CARD"]}})
+    made = Evaluated(control, tmp_path, "card 4111 1111 1111 1111")
+    opened = panel.open_panel(made.run, made.wanted, made.result)
+    assert [(one.batch_id, one.unseen) for one in opened] == [(None, ITEMS)] * len(opened)
+    assert opened
