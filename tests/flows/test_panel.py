@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +17,7 @@ import pytest
 import yaml
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.data.annotation_client import AnnotationClient, Judgement
 from include.domain.canonical import digest, sha256_bytes
 from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
@@ -27,11 +34,12 @@ from include.settings.catalogue import recipe
 from include.stages.refs import ModelRef
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
 from include.transforms.draft import Draft
+from tests.annotation.server import Server
 from tests.annotation.support import World
 from tests.flows.conftest import Plane
 from tests.flows.releasing import ATTEMPT, weights
 from tests.flows.test_people_reach import people  # noqa: F401  the fixture
-from tests.flows.things import TEMPLATE, TOKENIZER
+from tests.flows.things import ROOT, TEMPLATE, TOKENIZER
 from tests.stores.things import manifest
 
 ITEMS = 16
@@ -354,3 +362,53 @@ def test_answers_of_a_refused_kind_are_compared_with_nothing(control: Plane, peo
     opened = panel.open_panel(made.run, made.wanted, made.result)
     assert [(one.batch_id, one.unseen) for one in opened] == [(None, ITEMS)] * len(opened)
     assert opened
+
+
+@pytest.mark.timeout(300)
+def test_the_tasks_run_by_dag_test_with_a_service_of_their_own_and_two_people_at_work(control: Plane, tmp_path: Path) -> None:
+    (folder := tmp_path / "service").mkdir()
+    server = Server(folder)
+    tokens = {"pipeline": server.add("pipeline", "pipeline"), "ada": server.add("ada", "annotator"), "bo": server.add("bo", "annotator")}
+    (secret := tmp_path / "tokens").mkdir(mode=0o700)
+    (secret / "pipeline.token").write_text(tokens["pipeline"])
+    server.start()
+    try:
+        made = Evaluated(control, tmp_path)
+        state = tmp_path / "state.json"
+        state.write_text(json.dumps({"run": made.run, "wanted": made.wanted, "measured": made.result}))
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW")},
+            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "PYTHONPATH": f"{ROOT}:{ROOT}/plugins",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(Path(__file__).parent),
+            "ALIGN_TEST_STATE": str(state),
+            "ALIGN_ANNOTATION_URL": server.url,
+            "ALIGN_ANNOTATION_TOKENS": str(secret),
+        }
+        program = [sys.executable, str(Path(__file__).with_name("run_panel.py"))]
+        with subprocess.Popen(program, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+            two_people(server.url, (tokens["ada"], tokens["bo"]), lambda: running.poll() is not None)
+            out, err = running.communicate(timeout=200)
+    finally:
+        server.kill(signal.SIGTERM)
+    assert running.returncode == 0, err[-3000:]
+    told = json.loads(out.strip().splitlines()[-1])
+    assert {name: told[name] for name in ("ask_people", "ask_judge", "gates")} == dict.fromkeys(
+        ("ask_people", "ask_judge", "gates"), "success"
+    )
+    assert told["verdict"]["passed"]
+    assert "labels of 2 people" in told["verdict"]["table"]
+
+
+def two_people(url: str, tokens: tuple[str, str], over: Callable[[], bool]) -> None:
+    """They take turns until all is compared, and wait while there is nothing yet."""
+    done = 0
+    with AnnotationClient(url, tokens[0]) as one, AnnotationClient(url, tokens[1]) as other:
+        while done < 2 * ITEMS and not over():
+            client = (one, other)[done % 2]
+            if (shown := client.next_task()) is None:
+                time.sleep(0.2)
+                continue
+            client.submit(shown.task_id, Judgement("left" if "good" in shown.left.text else "right"))
+            done += 1
