@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from include.domain.spec import RunSpec  # noqa: E402
+from include.runtime import completion_server as completion_server_module  # noqa: E402
+from include.runtime.completion_server import ServerError, _read, completion_server  # noqa: E402
 from include.runtime.generation import Sampling  # noqa: E402
-from include.training import completion_server as completion_server_module  # noqa: E402
 from include.training.candidate_log_probs import read_log_probs  # noqa: E402
-from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
 from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
 from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
 
