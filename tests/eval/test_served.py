@@ -20,6 +20,9 @@ from tests.eval.conftest import deployment, evaluation, run_here
 from tests.eval.test_shadow import run_spec as shadow_spec
 from tests.training.harness import PROJECT, Started, Store, cluster_python
 
+pytestmark = pytest.mark.timeout(600)
+"""Three evaluations with servers of their own take long on a busy machine."""
+
 COMMAND = [cluster_python(), str(PROJECT / "tests" / "training" / "small_server.py")]
 HOW = {"server_command": COMMAND, "server_start_s": 100}
 ENGINE = {"engine": "vllm", "engine_version": "1.2.3", "engine_options": []}
@@ -33,7 +36,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def spec(store: Store, salt: str, of: Mapping[str, Mapping[str, Any]], roles: Mapping[str, str] = ROLES) -> RunSpec:
     """An evaluation in which the roles of `of` have those fields in their deployments."""
-    plain = store.spec("evaluate", {}, {"any": 1})
+    plain = store.spec("evaluate", {"model_candidate": "candidate"}, {"any": 1})
     deployments = {role: deployment(store, model, plain, **of.get(role, {})) for role, model in roles.items()}
     return evaluation(store, salt, roles, deployments=deployments, latency=sorted(roles))
 
@@ -118,13 +121,13 @@ def test_a_server_that_does_not_start_fails_the_run_with_its_log(store: Store) -
 
 
 def test_the_shadow_run_asks_the_engines_too(store: Store) -> None:
-    plain = shadow_spec(store)
+    plain = shadow_spec(store, max_new_tokens=7)  # of its own: other tests share the store
     own = {role: deployment(store, role, plain, **ENGINE) for role in ("candidate", "sft")}
     started = run_here(store, replace(plain, config={**plain.config, "deployments": own}), **HOW)
     assert started.code == 0, started.report.message
     body = json.loads((started.output("observations") / "observations.json").read_text())
     assert (body["verdict"], body["requests"]) == ("passed", 6)
-    alone = run_here(store, shadow_spec(store))
+    alone = run_here(store, plain)
     told = json.loads((alone.output("observations") / "observations.json").read_text())
     assert [reply["candidate"]["tokens"] for reply in body["replies"]] == [reply["candidate"]["tokens"] for reply in told["replies"]]
 
@@ -132,7 +135,9 @@ def test_the_shadow_run_asks_the_engines_too(store: Store) -> None:
 @pytest.mark.parametrize("changed", [{"quantisation": "fp8"}, {"engine": "other"}, {"engine_version": "1"}, {"engine": "vllm"}])
 def test_a_deployment_that_no_engine_here_can_run_is_refused(store: Store, changed: dict[str, Any]) -> None:
     with pytest.raises(EvaluationError):
-        Deployment.read(deployment(store, "candidate", store.spec("evaluate", {}, {"any": 1}), **changed), "here")
+        Deployment.read(
+            deployment(store, "candidate", store.spec("evaluate", {"model_candidate": "candidate"}, {"any": 1}), **changed), "here"
+        )
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,7 @@ VLLM: dict[str, Any] = {"suites": "tiny@1", "backend": "vllm", "engine_version":
 
 
 def model() -> ModelRef:
-    digests = [f"sha256:{n * 64}" for n in "123"]
-    return ModelRef(
-        kind="model", digest=digests[0], key="sha256:" + "4" * 64, output="policy", tokenizer=digests[1], chat_template=digests[2]
-    )
+    return ModelRef("model", *(f"sha256:{n * 64}" for n in "123"))
 
 
 @pytest.mark.parametrize(
