@@ -7,7 +7,7 @@ from typing import Any
 from include.domain.canonical import MAX_INTEGER, digest
 from include.domain.records import Message
 from include.runtime.chat import answer_text, eos_ids, prompt_ids
-from include.runtime.generation import Sampling, generate_batch
+from include.runtime.generation import Generated, Sampling, generate_batch
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,18 @@ def answer(model: Any, tokenizer: Any, asked: Sequence[Asked], sampling: Samplin
         model,
         [prompt_ids(tokenizer, one.messages, one.tools) for one in asked],
         sampling,
-        [int(digest("evaluation-seed", [seed, one.id])[7:20], 16) % MAX_INTEGER for one in asked],
+        [answer_seed(seed, one.id) for one in asked],
         stop_ids=eos_ids(tokenizer),
         max_rows=rows,
     )
-    return [Answer(answer_text(tokenizer, one.tokens), tuple(one.tokens), one.finish_reason) for one in written]
+    return [read_answer(tokenizer, one) for one in written]
+
+
+def answer_seed(seed: int, name: str) -> int:
+    """The random seed of the answer to one item: a function of the run's seed and the item."""
+    return int(digest("evaluation-seed", [seed, name])[7:20], 16) % MAX_INTEGER
+
+
+def read_answer(tokenizer: Any, written: Generated) -> Answer:
+    """What was written, with its text."""
+    return Answer(answer_text(tokenizer, written.tokens), tuple(written.tokens), written.finish_reason)

@@ -1,5 +1,6 @@
 """Does the units of an evaluation: holds at most one policy at a time, but for latency, where all are side by side."""
 
+import contextlib
 import gc
 import time
 from collections.abc import Mapping, Sequence
@@ -7,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from include.eval import reward_score
-from include.eval.answers import Answer, Asked, answer
+from include.eval.answers import Answer, Asked
 from include.eval.deployment import Deployment, sampling_of
+from include.eval.engines import DEFAULT_ROWS, Engine, open_engine
 from include.eval.errors import EvaluationError
 from include.eval.findings import Findings, read_part
 from include.eval.latency import Served, hardware, side_by_side
-from include.eval.likelihood import option_log_probs
-from include.eval.models import load_policy, load_reward_model
+from include.eval.models import load_reward_model
 from include.eval.plan import Evaluation, Unit
 from include.eval.reward_score import RewardMember
 from include.eval.suites import Entry
@@ -21,8 +22,6 @@ from include.eval.tokens import Tokenizers, token_ids, told_again
 from include.runtime.chat import prompt_ids
 from include.runtime.job import Job
 from include.runtime.reward_stats import RewardNormaliser, member_inputs
-
-DEFAULT_ROWS = 64
 
 
 class Bench:
@@ -64,18 +63,28 @@ class Bench:
     def _entries(self, unit: Unit) -> Sequence[Entry]:
         return self.evaluation.suites[unit.suite].entries[unit.start : unit.end]
 
-    def _policy(self, deployment: Deployment) -> Any:
-        return self._hold(
-            deployment.digest, lambda: load_policy(self.job.input(f"model_{self.roles[deployment.digest]}"), deployment.dtype)
-        )
+    def _policy(self, deployment: Deployment) -> Engine:
+        engine: Engine = self._hold(deployment.digest, lambda: self._engine(deployment))
+        return engine
+
+    def _engine(self, deployment: Deployment) -> Engine:
+        folder = self.job.input(f"model_{self.roles[deployment.digest]}")
+        return open_engine(self.job, deployment, folder, self._tokenizer(deployment))
 
     def _hold(self, name: str, load: Any) -> Any:
         """The model `name`; the one held before is let go first."""
         if self._held is None or self._held[0] != name:
-            self._held = None
-            gc.collect()
+            self.close()
             self._held = (name, load())
         return self._held[1]
+
+    def close(self) -> None:
+        """Lets go of the model that is held; a server of it ends."""
+        held, self._held = self._held, None
+        if held is not None and hasattr(held[1], "close"):
+            held[1].close()
+        del held
+        gc.collect()
 
     def _asked(self, deployment: Deployment, entry: Entry) -> Asked:
         return Asked(entry.id, deployment.messages(entry.item.prompt.messages), entry.item.prompt.tools)
@@ -84,8 +93,7 @@ class Bench:
         deployment, started = self._deployment(unit), time.monotonic()
         sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
         asked = [self._asked(deployment, entry) for entry in self._entries(unit)]
-        model = self._policy(deployment)
-        written = answer(model, self._tokenizer(deployment), asked, sampling, self.job.seed, self.rows)
+        written = self._policy(deployment).answers(asked, sampling, self.job.seed, self.rows)
         seconds, tokens = time.monotonic() - started, sum(len(one.tokens) for one in written)
         self.findings.answers[unit.deployment][unit.suite] += self._in_the_runs_tokens(deployment, written)
         self.findings.generation_seconds += seconds
@@ -102,7 +110,7 @@ class Bench:
         prompts = [self._prompt_ids(deployment, entry) for entry in entries]
         tokenizer = self._tokenizer(deployment)
         options = [[token_ids(tokenizer, option) for option in entry.item.options or ()] for entry in entries]
-        found = option_log_probs(self._policy(deployment), prompts, options, self.rows)
+        found = self._policy(deployment).option_log_probs(prompts, options, self.rows)
         self.findings.choices[unit.deployment][unit.suite] += found
         return {"items": float(len(found)), "items_per_s": len(found) / (time.monotonic() - started)}
 
@@ -135,19 +143,21 @@ class Bench:
         return [RewardMember(load_reward_model(folder), RewardNormaliser.read(folder)) for folder in folders]
 
     def _latency(self, unit: Unit) -> dict[str, float]:
-        self._held = None
-        gc.collect()
+        self.close()
         timed = {self.evaluation.deployments[role].digest: self.evaluation.deployments[role] for role in self.evaluation.timed}
-        served = {name: self._served(one) for name, one in timed.items()}
         requests = [{name: self._asked(one, entry) for name, one in timed.items()} for entry in self._entries(unit)]
-        self.findings.latency = side_by_side(served, requests, self.job.seed, self.job.check_stop)
+        with contextlib.ExitStack() as engines:
+            served = {name: self._served(one, engines) for name, one in timed.items()}
+            self.findings.latency = side_by_side(served, requests, self.job.seed, self.job.check_stop)
+            self.findings.devices = {name: one.engine.devices for name, one in served.items()}
         self.findings.hardware = hardware()
-        return {"requests": float(len(requests)), "deployments": float(len(served))}
+        return {"requests": float(len(requests)), "deployments": float(len(timed))}
 
-    def _served(self, deployment: Deployment) -> Served:
-        folder = self.job.input(f"model_{self.roles[deployment.digest]}")
+    def _served(self, deployment: Deployment, engines: contextlib.ExitStack) -> Served:
         sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
-        return Served(load_policy(folder, deployment.dtype), self._tokenizer(deployment), sampling)
+        engine = self._engine(deployment)
+        engines.callback(engine.close)
+        return Served(engine, sampling)
 
     def capture(self) -> bytes:
         return self.findings.to_bytes()

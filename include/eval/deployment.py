@@ -11,6 +11,10 @@ from include.eval.errors import EvaluationError
 from include.runtime.generation import Sampling
 
 ENGINE = "transformers"
+"""Runs in the program itself, on whole, unquantised weights."""
+SERVED = ("vllm",)
+"""Engines that run as a server of the OpenAI completions protocol, started in the job as they are deployed."""
+_OF_SERVED = ("engine_version", "engine_options")
 _KEYS = (
     "weights",
     "adapter",
@@ -36,20 +40,40 @@ class Deployment:
     chat_template: str
     system_prompt: str | None
     generation: Mapping[str, Any]
+    engine: str = ENGINE
+    quantisation: str = "none"
+    engine_version: str = ""
+    engine_options: tuple[str, ...] = ()
+    """quantisation, engine_version and engine_options are a server's: how it quantises when it loads, which release it is, and its flags."""
+
+    @property
+    def served(self) -> bool:
+        """Whether an engine of its own answers, and not this program."""
+        return self.engine != ENGINE
 
     @classmethod
     def read(cls, value: Mapping[str, Any], where: str) -> "Deployment":
         """Refuses another digest than its own content gives, and what this engine cannot run."""
         body = {key: item for key, item in value.items() if key != "digest"}
-        if set(body) != set(_KEYS):
-            wrong = sorted(set(body) ^ set(_KEYS))
-            raise EvaluationError(f"{where}: {wrong[0]!r} is missing or not known; a deployment has {', '.join(_KEYS)}")
+        keys = {*_KEYS, *(_OF_SERVED if body.get("engine") in SERVED else ())}
+        if set(body) != keys:
+            wrong = sorted(set(body) ^ keys)
+            raise EvaluationError(f"{where}: {wrong[0]!r} is missing or not known; a deployment has {', '.join(sorted(keys))}")
         if (seen := digest("deployment", body)) != check_digest(value.get("digest"), f"{where}.digest"):
             raise EvaluationError(f"{where} says digest {value.get('digest')}, its own content gives {seen}")
-        if body["adapter"] is not None or body["quantisation"] != "none" or body["engine"] != ENGINE:
+        served = body["engine"] in SERVED
+        if body["adapter"] is not None or (not served and (body["quantisation"] != "none" or body["engine"] != ENGINE)):
             seen = f"adapter {body['adapter']}, quantisation {body['quantisation']}, engine {body['engine']}"
-            raise EvaluationError(f"{where}: {seen}; this program measures whole, unquantised weights on {ENGINE}")
+            raise EvaluationError(
+                f"{where}: {seen}; this program measures whole weights, unquantised on {ENGINE} or by a server of {', '.join(SERVED)}"
+            )
         kept = {name: body[name] for name in ("weights", "dtype", "tokenizer", "chat_template", "system_prompt", "generation")}
+        kept |= {name: body[name] for name in ("engine", "quantisation")}
+        if served:
+            kept |= {
+                "engine_version": str(body["engine_version"]),
+                "engine_options": tuple(str(option) for option in body["engine_options"]),
+            }
         return cls(digest=value["digest"], **kept)
 
     def messages(self, prompt: Sequence[Message]) -> list[Message]:

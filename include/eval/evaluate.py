@@ -13,6 +13,7 @@ Models may be measured each in a run of its own, a part, which gives its `findin
 what is left: latency, for which all models run side by side.
 """
 
+import contextlib
 import json
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ from include.eval.bench import Bench
 from include.eval.compared import write_answers
 from include.eval.deployment import own_tokens
 from include.eval.findings import write_part
-from include.eval.loop import run_units
+from include.eval.loop import run_units, stopped_servers
 from include.eval.measurements import means, measurements
 from include.eval.plan import Evaluation
 from include.runtime.job import Job
@@ -35,7 +36,8 @@ def evaluate(job: Job) -> None:
         if "reward_score" in suite.scorers and evaluation.rewarded_items == 0:
             job.warn(f"suite {suite.name}: reward_score is not measured, there is no reward model or no item to reward")
     bench.take(parts := taken(job))
-    run_units(job, bench, evaluation.units(), lambda figures: int(figures.get("tokens", 0)))
+    with stopped_servers(job), contextlib.closing(bench):
+        run_units(job, bench, evaluation.units(), lambda figures: int(figures.get("tokens", 0)))
     bench.check()
     body = measurements(evaluation, bench.findings)
     with job.output("measurements", "report") as folder:

@@ -32,6 +32,8 @@ class Findings:
     rewards: Values = field(default_factory=_nested)
     dimensions: Values = field(default_factory=_nested)
     latency: dict[str, list[Sample]] = field(default_factory=dict)
+    devices: dict[str, int] = field(default_factory=dict)
+    """On how many each deployment ran while latency was measured."""
     hardware: str = ""
     generation_seconds: float = 0.0
     generated_tokens: int = 0
@@ -55,6 +57,7 @@ class Findings:
             **{kind: getattr(self, kind) for kind in KINDS[1:]},
             "latency": {d: [vars(sample) for sample in samples] for d, samples in self.latency.items()},
             "hardware": self.hardware,
+            "devices": self.devices,
             "generation_seconds": self.generation_seconds,
             "generated_tokens": self.generated_tokens,
         }
@@ -68,6 +71,7 @@ class Findings:
             for deployment, suites in body[kind].items():
                 for suite, values in suites.items():
                     getattr(found, kind)[deployment][suite] = [Answer.from_json(v) for v in values] if kind == "answers" else values
+        found.devices = {d: int(count) for d, count in body.get("devices", {}).items()}
         found.latency = {d: [Sample(**sample) for sample in samples] for d, samples in body["latency"].items()}
         return found
 

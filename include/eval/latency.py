@@ -9,11 +9,11 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
-from include.eval.answers import Answer, Asked, answer
+from include.eval.answers import Answer, Asked
+from include.eval.engines import Engine
 from include.eval.models import device, device_name
 from include.runtime.generation import Sampling
 
@@ -22,8 +22,7 @@ from include.runtime.generation import Sampling
 class Served:
     """A deployment ready to answer."""
 
-    model: Any
-    tokenizer: Any
+    engine: Engine
     sampling: Sampling
 
 
@@ -79,7 +78,7 @@ def side_by_side(
 def ask(one: Served, asked: Asked, seed: int) -> tuple[Answer, float]:
     """The whole answer to one request, and the seconds it took."""
     started = time.perf_counter()
-    written = answer(one.model, one.tokenizer, [asked], one.sampling, seed, 1)[0]
+    written = one.engine.answers([asked], one.sampling, seed, 1)[0]
     if device().type == "cuda":
         torch.cuda.synchronize()
     return written, time.perf_counter() - started

@@ -1,9 +1,12 @@
 """The loop of programs that work unit by unit: what is known is saved after each, and another attempt goes on from there."""
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from include.runtime.checkpoint import Snapshot
+from include.runtime.completion_server import ServerError
+from include.runtime.errors import Interrupted
 from include.runtime.job import Job
 
 STATE = "findings.json"
@@ -18,6 +21,17 @@ class Worker(Protocol[U]):
     def capture(self) -> bytes: ...
 
     def restore(self, data: bytes) -> None: ...
+
+
+@contextlib.contextmanager
+def stopped_servers(job: Job) -> Iterator[None]:
+    """A server that fell to the signal which stops this program is no failure; what was done is saved after each unit."""
+    try:
+        yield
+    except ServerError as error:
+        if not job.stop_comes():
+            raise
+        raise Interrupted(f"asked to stop, and a server ended too ({error}); stopped after step {job.progress.step}") from error
 
 
 def run_units(job: Job, worker: Worker[U], units: Sequence[U], tokens: Callable[[Mapping[str, float]], int] = lambda figures: 0) -> None:

@@ -57,6 +57,7 @@ def _identity(evaluation: Evaluation, role: str, deployment: Deployment, suite: 
         "scorer": evaluation.scorers.get(scorer, evaluation.other_scorer),
         "generation": evaluation.generation_digest(deployment),
         "backend": evaluation.backend_digest(deployment),
+        **({"bench": evaluation.bench} if evaluation.bench else {}),
     }
 
 
@@ -109,6 +110,7 @@ def _timed(evaluation: Evaluation, findings: Findings, role: str) -> dict[str, A
         **_identity(evaluation, role, deployment, suite, "latency_s"),
         "hardware": findings.hardware,
         "requests": len(samples),
+        "devices": findings.devices.get(deployment.digest, 1),
         "seconds_p50": quantile(seconds, 0.5),
         "seconds_p95": quantile(seconds, 0.95),
         "tokens_per_s": sum(sample.tokens for sample in samples) / sum(seconds),

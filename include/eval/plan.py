@@ -23,6 +23,9 @@ CONFIG_KEYS = (
     "max_new_tokens",
     "dtype",
     "backend",
+    "quantisation",
+    "engine_version",
+    "engine_options",
     "latency_requests",
     "reward_hacking_items",
     PART,
@@ -136,14 +139,19 @@ class Evaluation:
 
     def backend_digest(self, deployment: Deployment) -> str:
         """What computed the numbers: two measurements are compared only where this is equal."""
-        body = {
-            "engine": "transformers",
-            "attention": "sdpa",
-            "dtype": deployment.dtype,
-            "environment": self.environment,
-            "device": device_name(),
-        }
-        return digest("backend", body)
+        body = {"dtype": deployment.dtype, "environment": self.environment, "device": device_name()}
+        if deployment.served:
+            own = {name: getattr(deployment, name) for name in ("engine", "engine_version", "quantisation")}
+            return digest("backend", {**body, **own, "options": list(deployment.engine_options)})
+        return digest("backend", {**body, "engine": "transformers", "attention": "sdpa"})
+
+    @property
+    def bench(self) -> str | None:
+        """What all deployments of this run share, by digest, where one of them has an engine of its own: there the engine is what is compared,
+        and two backends are one bench. None where all run in this program, and equal backends are asked for."""
+        if not any(one.served for one in self.deployments.values()):
+            return None
+        return digest("bench", {"environment": self.environment, "device": device_name()})
 
 
 def _deployments(job: Job) -> dict[str, Deployment]:

@@ -7,6 +7,7 @@ with the verdict passed or aborted and its reasons. Fewer requests than asked fo
 aborted: what was not observed has not passed.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,12 +16,14 @@ from include.domain.canonical import digest
 from include.domain.records import Prompt
 from include.eval.answers import Asked
 from include.eval.deployment import Deployment, own_tokens, sampling_of
+from include.eval.engines import open_engine
 from include.eval.errors import EvaluationError
 from include.eval.latency import Served, ask, hardware
-from include.eval.loop import run_units
-from include.eval.models import load_policy, load_tokenizer
+from include.eval.loop import run_units, stopped_servers
+from include.eval.models import load_tokenizer
 from include.eval.observations import Reply, observe
 from include.eval.tokens import told_again
+from include.runtime.completion_server import ServerError
 from include.runtime.job import Job
 from include.runtime.program import run_program
 from include.transforms.datasets_io import iter_rows
@@ -57,9 +60,18 @@ class Shadow:
         self.replies: list[dict[str, Reply]] = []
         self.deployments = {role: Deployment.read(job.config.section("deployments").section(role).values, role) for role in roles}
         self.counted = load_tokenizer(job.input(f"model_{CANDIDATE}"))
-        self.served = {role: self._served(role) for role in roles}
-        for role in roles:
+        self.engines = contextlib.ExitStack()
+        self.served: dict[str, Served] = {}
+
+    def open(self) -> None:
+        """Both, ready to answer."""
+        for role in self.roles:
+            self.served[role] = self._served(role)
+        for role in self.roles:
             self._reply(role, 0)  # warms up; not counted
+
+    def close(self) -> None:
+        self.engines.close()
 
     def _served(self, role: str) -> Served:
         """The model as it is deployed, with its own tokenizer, template, dtype and generation; both are cut at the run's `max_new_tokens`."""
@@ -68,8 +80,10 @@ class Shadow:
             raise EvaluationError(f"config.deployments.{role}.weights is {deployment.weights}, this run has {weights}")
         longest = self.job.config.positive("max_new_tokens")
         asked = {**deployment.generation, "max_new_tokens": min(longest, int(deployment.generation.get("max_new_tokens", longest)))}
-        tokenizer = load_tokenizer(folder)
-        return Served(load_policy(folder, deployment.dtype), tokenizer, sampling_of(asked, f"config.deployments.{role}.generation"))
+        sampling = sampling_of(asked, f"config.deployments.{role}.generation")
+        engine = open_engine(self.job, deployment, folder, load_tokenizer(folder))
+        self.engines.callback(engine.close)
+        return Served(engine, sampling)
 
     def run(self, unit: int) -> dict[str, float]:
         order = self.roles if unit % 2 == 0 else self.roles[::-1]
@@ -82,13 +96,20 @@ class Shadow:
         asked = Asked(prompt.prompt_id, self.deployments[role].messages(prompt.messages), prompt.tools)
         try:
             answer, seconds = ask(self.served[role], asked, self.job.seed)
+        except ServerError as error:
+            if self.job.stop_requested or self.job.stop_comes():
+                raise  # its server was ended with this program: that says nothing of the deployment
+            return self._failed(role, prompt, error)
         except Exception as error:  # noqa: BLE001 - whatever a request fails with is what a canary is there to count
-            self.job.warn(f"{role} failed on prompt {prompt.prompt_id}: {error}")
-            return Reply(prompt.prompt_id, 0.0, 0, "error", f"{type(error).__name__}: {error}")
+            return self._failed(role, prompt, error)
         problem = "" if answer.text.strip() else "empty answer"
         other = self.deployments[role].tokenizer != self.deployments[CANDIDATE].tokenizer
         counted = told_again([answer], self.counted)[0] if other else answer  # lengths compare in one tokenizer's tokens
         return Reply(prompt.prompt_id, seconds, len(counted.tokens), answer.finish_reason, problem)
+
+    def _failed(self, role: str, prompt: Prompt, error: Exception) -> Reply:
+        self.job.warn(f"{role} failed on prompt {prompt.prompt_id}: {error}")
+        return Reply(prompt.prompt_id, 0.0, 0, "error", f"{type(error).__name__}: {error}")
 
     def capture(self) -> bytes:
         return json.dumps([{role: vars(reply) for role, reply in replies.items()} for replies in self.replies], sort_keys=True).encode()
@@ -104,7 +125,9 @@ def shadow(job: Job) -> None:
     if not prompts:
         raise EvaluationError(f"{job.input('prompts')} has no prompts on side {' or '.join(RECORDED_SIDES)}: nothing would be observed")
     worker = Shadow(job, prompts, roles)
-    run_units(job, worker, range(len(prompts)))
+    with stopped_servers(job), contextlib.closing(worker):
+        worker.open()
+        run_units(job, worker, range(len(prompts)))
     limits = {name: job.config.section("limits").number(name) for name in job.config.section("limits").values}
     found = observe(worker.replies, roles, job.config.positive("requests"), limits)
     body: Mapping[str, Any] = {

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.gates.metrics import metric_of
+from include.gates.metrics import TIMED, metric_of
 from include.gates.policy import GatePolicy, GateSet
 
 
@@ -43,7 +43,7 @@ def misfits(gates: GateSet, measured: Measured) -> list[str]:
 
 
 def _misfits(gate: GatePolicy, measured: Measured) -> Iterator[str]:
-    if gate.metric == "latency_s":
+    if gate.metric in TIMED:
         yield from _too_few(gate.name, gate.min_n, [("evaluation.latency_requests", measured.requests)])
         return
     suite = str(gate.suite)

@@ -100,7 +100,7 @@ def _pairs(metric: str, suite: str | None, role: str | None, bench: _Bench) -> t
     if role is None:
         return [Pair(i.group, i.value, float("nan"), dict(i.slices)) for i in ours.items], (ours.identity,)
     theirs = _usable(role, metric, suite, bench)
-    if ours.backend != theirs.backend:
+    if not ours.same_backend(theirs):
         message = f"{metric}: the candidate was measured on backend {ours.backend[:19]}, {role} on {theirs.backend[:19]}"
         raise _NotEvaluable("other_backend", message)
     if ours.generation != theirs.generation:

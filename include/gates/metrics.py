@@ -32,6 +32,8 @@ METRICS: Mapping[str, Metric] = {
     "unsafe_refusal": Metric("binary", "higher", "refusal"),
     "length_tokens": Metric("number", "lower", "length_tokens"),
     "latency_s": Metric("number", "lower", "latency_s"),
+    "tokens_per_s": Metric("number", "higher", "latency_s"),
+    "device_s_per_1k_tokens": Metric("number", "lower", "latency_s"),
     "reward_score": Metric("number", "higher", "reward_score"),
     HUMAN_WIN_RATE: Metric("binary", "higher", HUMAN_WIN_RATE, pairwise=True),
     JUDGE_WIN_RATE: Metric("binary", "higher", JUDGE_WIN_RATE, pairwise=True),
@@ -40,6 +42,10 @@ METRICS: Mapping[str, Metric] = {
     "rejected_tokens": Metric("number", "lower", "pair_accuracy"),
 }
 """The last three are a reward model's own, the others a policy's."""
+
+TIMED = ("latency_s", "tokens_per_s", "device_s_per_1k_tokens")
+"""Measured request by request, side by side: of one suite, which a gate need not name. The last is what an answer costs: seconds of all
+devices that the deployment runs on, for a thousand tokens written."""
 
 DIMENSION_SCORE = "dimension_score."
 """Before a dimension's name: the points from 1 to 5 that a reward model which has learnt it gives an answer."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.gates.errors import GateError
-from include.gates.metrics import DIMENSION_SCORE, HUMAN_WIN_RATE, JUDGE_WIN_RATE, METRICS, is_metric, metric_of
+from include.gates.metrics import DIMENSION_SCORE, HUMAN_WIN_RATE, JUDGE_WIN_RATE, METRICS, TIMED, is_metric, metric_of
 
 GROUPS = (
     "capability_format",
@@ -127,7 +127,7 @@ def _check_fit(where: str, policy: GatePolicy) -> None:
         raise GateError(f"{where}.slices: a reward_hacking gate looks at all items together")
     if policy.guarded_by is not None:
         _metric(where, "guarded_by", policy.guarded_by)
-    if policy.suite is None and policy.metric != "latency_s":
+    if policy.suite is None and policy.metric not in TIMED:
         raise GateError(f"{where}.suite is missing")
     if policy.waiver is not None and not policy.waiver.strip():
         raise GateError(f"{where}.waiver: a waiver needs a reason")

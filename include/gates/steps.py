@@ -24,8 +24,10 @@ def step_notes(gates: GateSet, table: MeasurementTable) -> Iterator[str]:
 
 
 def _comparable(ours: Measurement, theirs: Measurement) -> bool:
-    same = all(getattr(ours, name) == getattr(theirs, name) for name in ("suite_digest", "scorer", "generation", "backend"))
-    return same and bool(ours.items) and {item.id for item in ours.items} == {item.id for item in theirs.items}
+    same = all(getattr(ours, name) == getattr(theirs, name) for name in ("suite_digest", "scorer", "generation"))
+    return (
+        same and ours.same_backend(theirs) and bool(ours.items) and {item.id for item in ours.items} == {item.id for item in theirs.items}
+    )
 
 
 def _shown(ours: Measurement, theirs: Measurement) -> str:

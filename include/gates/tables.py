@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from include.domain.canonical import digest
@@ -27,7 +27,8 @@ class Measurement:
     """One row, with everything that must be equal before it is compared with another.
 
     deployment: empty for what is never deployed (a reward model). against: of a pairwise metric, the role beside which it was measured;
-    its deployment is part of `scorer`.
+    its deployment is part of `scorer`. bench: of a run in which a deployment has an engine of its own: environment and device, which all
+    deployments of the run share.
     """
 
     role: str
@@ -43,6 +44,11 @@ class Measurement:
     against: str = ""
     refused: tuple[str, str] | None = None
     """Why its values must not be used, as (cause, message), where whoever measured it says so."""
+    bench: str = ""
+
+    def same_backend(self, other: "Measurement") -> bool:
+        """Whether its numbers were computed alike, or on one bench by the engines that are compared."""
+        return self.backend == other.backend or (self.bench != "" and self.bench == other.bench)
 
     @property
     def identity(self) -> str:
@@ -89,10 +95,19 @@ def _metric_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measurement]:
 
 
 def _latency_rows(rows: Sequence[Mapping[str, Any]]) -> Iterator[Measurement]:
-    """Latency is a metric like the others: seconds of each request."""
+    """Latency is a metric like the others: seconds of each request. Speed and cost follow from it, where every answer has tokens."""
     for i, row in enumerate(rows):
         where = f"latency[{i}]"
-        yield _measurement(row, "latency_s", _items(_of(row, "samples", where), "seconds", where), where)
+        samples = _of(row, "samples", where)
+        timed = _measurement(row, "latency_s", _items(samples, "seconds", where), where)
+        yield timed
+        tokens = {str(sample["id"]): sample.get("tokens") or 0 for sample in samples}
+        if all(tokens[item.id] > 0 and item.value > 0 for item in timed.items):
+            speed = [replace(item, value=tokens[item.id] / item.value) for item in timed.items]
+            yield replace(timed, metric="tokens_per_s", items=tuple(speed))
+            devices = int(row.get("devices") or 1)
+            cost = [replace(item, value=1000 * devices * item.value / tokens[item.id]) for item in timed.items]
+            yield replace(timed, metric="device_s_per_1k_tokens", items=tuple(cost))
 
 
 def _measurement(row: Mapping[str, Any], metric: str, items: tuple[ItemValue, ...], where: str) -> Measurement:
@@ -101,7 +116,9 @@ def _measurement(row: Mapping[str, Any], metric: str, items: tuple[ItemValue, ..
     against = str(row.get("against") or "")
     refused = (str(row["refused"]["cause"]), str(row["refused"]["message"])) if row.get("refused") else None
     plain = {name: str(_of(row, name, where)) for name in names}
-    return Measurement(metric=metric, items=items, deployment=deployment, against=against, refused=refused, **plain)
+    return Measurement(
+        metric=metric, items=items, deployment=deployment, against=against, refused=refused, bench=str(row.get("bench") or ""), **plain
+    )
 
 
 def _items(values: Sequence[Mapping[str, Any]], field_name: str, where: str) -> tuple[ItemValue, ...]:

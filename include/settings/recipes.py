@@ -9,6 +9,7 @@ from include.domain.canonical import check_digest, digest
 from include.domain.split import DEFAULT_SHARES
 from include.settings.annotation import AnnotationSettings, PreferenceSettings
 from include.settings.base import Settings, added_identity, stable_form
+from include.settings.evaluation import EvaluationSettings, ShadowSettings
 from include.settings.expectations import Expectation
 from include.settings.judges import ModelJudgeSettings
 from include.settings.panel import PanelSettings
@@ -16,11 +17,9 @@ from include.settings.ppo import PpoSettings
 from include.settings.training import (
     BaseImportSettings,
     DpoSettings,
-    EvaluationSettings,
     GenerateSettings,
     RewardModelSettings,
     SftSettings,
-    ShadowSettings,
 )
 
 Method = Literal["dpo", "ppo"]

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from include.settings.base import Settings, added_identity, added_placement, identity, placement
 from include.settings.dimensions import DimensionSettings
+from include.settings.evaluation import EvaluationSettings, ShadowSettings
 from include.settings.lora import LoraSettings
 from include.settings.ppo import PpoSettings
 from include.settings.stage import Precision, StageSettings, check_offload
@@ -269,32 +270,6 @@ class DpoSettings(OptimiserSettings):
         if (self.desirable_weight, self.undesirable_weight) != (1.0, 1.0) and self.loss != "kto":
             raise ValueError(f"desirable_weight and undesirable_weight belong to loss kto, this recipe has {self.loss}")
         return self
-
-
-class EvaluationSettings(StageSettings):
-    """What is measured. Suites are named in configs/suites; generation is greedy unless said otherwise."""
-
-    suites: str = identity()
-    """name@version of a file in configs/suites."""
-    max_new_tokens: int = identity(40, ge=1)
-    dtype: Literal["float32", "bfloat16"] = identity("float32")
-    backend: Literal["transformers"] = identity("transformers")
-    latency_requests: int = identity(12, ge=1)
-    reward_hacking_items: int = identity(64, ge=0)
-    parts: bool = added_placement(False)
-    """Each deployment is measured in a job of its own, all of them one array; what an earlier run measured alike is used again.
-    Latency is measured side by side by the last job."""
-    generation_batch: int = placement(64, ge=1)
-
-
-class ShadowSettings(StageSettings):
-    """The canary where nothing serves: recorded prompts, both models. Called a shadow run everywhere."""
-
-    requests: int = identity(24, ge=1)
-    max_new_tokens: int = identity(40, ge=1)
-    dtype: Literal["float32", "bfloat16"] = identity("float32")
-    limits: dict[str, float] = identity({"error_share": 0.0, "latency_ratio": 1.5, "length_ratio": 1.5})
-    generation_batch: int = placement(8, ge=1)
 
 
 STAGE_SETTINGS: dict[str, type[StageSettings]] = {

@@ -116,16 +116,23 @@ def ppo(bench: Bench, policy: ModelRef, reward: ModelRef, prompts: DatasetRef, f
 
 def deployment(recipe: Recipe, model: ModelRef) -> dict[str, Any]:
     """What is gated, approved and rolled back: weights with all that decides an answer. `digest` names it."""
+    measured = recipe.evaluation
+    served = (
+        {}
+        if measured.backend == "transformers"
+        else {"engine_version": measured.engine_version, "engine_options": list(measured.engine_options)}
+    )
     body = {
         "weights": model.digest,
         "adapter": None,
-        "quantisation": "none",
+        "quantisation": measured.quantisation,
         "engine": recipe.evaluation.backend,
         "dtype": recipe.evaluation.dtype,
         "tokenizer": model.tokenizer,
         "chat_template": model.chat_template,
         "system_prompt": recipe.release.system_prompt,
         "generation": {"temperature": 0.0, "max_new_tokens": recipe.evaluation.max_new_tokens},
+        **served,
     }
     return {**body, "digest": digest("deployment", body)}
 

@@ -19,6 +19,7 @@ from include.domain.parts import PART as PART_OF
 from include.domain.records import Candidate, Prompt, SamplingConfig, candidate_id_of
 from include.runtime.chat import answer_text, eos_ids, prompt_ids
 from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.completion_server import CompletionServer, ServerError, ServerStart, completion_server
 from include.runtime.errors import Interrupted
 from include.runtime.generation import Generated, Sampling, generate_batch
 from include.runtime.job import Job
@@ -26,7 +27,6 @@ from include.runtime.parts import taken
 from include.runtime.program import run_program
 from include.training.candidate_log_probs import KIND, TEMPERATURE, check_lengths, log_probs_table, per_token, read_log_probs
 from include.training.candidate_parts import check_whole, read_candidates
-from include.training.completion_server import CompletionServer, ServerError, completion_server
 from include.training.errors import TrainingError
 from include.training.examples.batching import micro_batches
 from include.training.examples.special import warn_of_special_tokens
@@ -208,7 +208,8 @@ def _server(job: Job) -> AbstractContextManager[CompletionServer | None]:
     command = job.settings.texts("server_command", ["vllm", "serve"])
     dtype, rows = job.config.text("dtype", tuple(DTYPES), "float32"), job.settings.positive("generation_batch", 64)
     start_s = job.settings.number("server_start_s", 900.0)
-    return completion_server(command, job.input("policy"), dtype, job.out / "server.log", rows, start_s, lambda: job.stop_requested)
+    start = ServerStart(dtype, job.out / "server.log", rows, start_s)
+    return completion_server(command, job.input("policy"), start, stopping=lambda: job.stop_requested)
 
 
 def _own_share(job: Job, portions: Sequence[Sequence[Prompt]]) -> list[Sequence[Prompt]]:

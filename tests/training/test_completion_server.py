@@ -13,10 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from include.domain.spec import RunSpec  # noqa: E402
+from include.runtime import completion_server as completion_server_module  # noqa: E402
+from include.runtime.completion_server import ServerError, ServerStart, _read, completion_server  # noqa: E402
 from include.runtime.generation import Sampling  # noqa: E402
-from include.training import completion_server as completion_server_module  # noqa: E402
 from include.training.candidate_log_probs import read_log_probs  # noqa: E402
-from include.training.completion_server import ServerError, _read, completion_server  # noqa: E402
 from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
 from tests.training.test_generate import CONFIG, INPUTS, _candidates  # noqa: E402
 
@@ -27,6 +27,10 @@ CHOICE: dict[str, Any] = {"logprobs": {"tokens": ["token_id:5", "token_id:2"], "
 @pytest.fixture(autouse=True)
 def _path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+
+
+def start(log: Path, within_s: float) -> ServerStart:
+    return ServerStart("float32", log, rows=2, within_s=within_s)
 
 
 def _served(store: Store, salt: str) -> Started:
@@ -106,7 +110,7 @@ def test_a_stop_while_the_server_loads_is_not_waited_out(tmp_path: Path) -> None
     with (
         pytest.raises(ServerError, match="asked to stop before the server answered"),
         completion_server(
-            [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, "float32", tmp_path / "log", 2, 60, lambda: True
+            [sys.executable, "-c", "import time; time.sleep(60)"], tmp_path, start(tmp_path / "log", 60), stopping=lambda: True
         ),
     ):
         pass
@@ -117,7 +121,7 @@ def test_a_server_that_ends_at_once_is_said_to(tmp_path: Path, monkeypatch: pyte
     command = [sys.executable, "-c", "import sys; sys.exit(7)"]
     with (
         pytest.raises(ServerError, match="code 7"),
-        completion_server(command, tmp_path, "float32", tmp_path / "log", 2, 30),
+        completion_server(command, tmp_path, start(tmp_path / "log", 30)),
     ):
         pass
 
@@ -126,7 +130,7 @@ def test_a_server_that_never_answers_is_ended(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "import os, sys, time; open(sys.argv[1] + '/pid', 'w').write(str(os.getpid())); time.sleep(60)"]
     with (
         pytest.raises(ServerError, match="does not answer after"),
-        completion_server(command, tmp_path, "float32", tmp_path / "log", 2, 3),
+        completion_server(command, tmp_path, start(tmp_path / "log", 3)),
     ):
         pass
     if (tmp_path / "pid").exists():
@@ -142,7 +146,7 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(json.dumps({{"data": [{{"id": name}}]}}).encode())
 http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()"""
-    with completion_server([sys.executable, "-c", theirs], tmp_path, "float32", tmp_path / "theirs.log", 2, 30) as first:
+    with completion_server([sys.executable, "-c", theirs], tmp_path, start(tmp_path / "theirs.log", 30)) as first:
         port = int(first.url.rpartition(":")[2])
 
         class Taken(socket.socket):
@@ -155,7 +159,7 @@ http.server.HTTPServer(("127.0.0.1", port), Answer).serve_forever()"""
         ours = [sys.executable, "-c", "import time; time.sleep(30)"]
         with (
             pytest.raises(ServerError, match="another server is there"),
-            completion_server(ours, tmp_path, "float32", tmp_path / "ours.log", 2, 20),
+            completion_server(ours, tmp_path, start(tmp_path / "ours.log", 20)),
         ):
             pass
 

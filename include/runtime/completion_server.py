@@ -18,13 +18,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from include.runtime.errors import RuntimeFault
 from include.runtime.generation import Generated, Sampling
 from include.runtime.signals import kept_from_children
-from include.training.errors import TrainingError
 
 POLL_S = 0.2
 END_S = 20.0
@@ -34,7 +35,7 @@ SERVER_OPTIONS = ("--generation-config", "vllm", "--logprobs-mode", "raw_logprob
 TOKEN_PREFIX = "token_id:"  # noqa: S105 - how vLLM writes a token as its id
 
 
-class ServerError(TrainingError):
+class ServerError(RuntimeFault):
     """The server does not start, refuses a request, or gives something that is no answer."""
 
 
@@ -60,6 +61,48 @@ class CompletionServer:
             raise ServerError(f"{len(wanted)} answers need as many seeds, there are {len(seeds)}")
         with ThreadPoolExecutor(self.rows) as pool:
             return list(pool.map(lambda item: self._answer(item[0], sampling, item[1], stop_ids), zip(wanted, seeds, strict=True)))
+
+    def option_log_probs(self, prompts: Sequence[Sequence[int]], options: Sequence[Sequence[Sequence[int]]]) -> list[list[float]]:
+        """The log-probability (natural, summed over its tokens) of each option as the beginning of the answer, prompt by prompt."""
+        wanted = [(prompt, option) for prompt, of_prompt in zip(prompts, options, strict=True) for option in of_prompt]
+        with ThreadPoolExecutor(self.rows) as pool:
+            found = iter(list(pool.map(lambda pair: self._read_back(*pair), wanted)))
+        return [[next(found) for _ in of_prompt] for of_prompt in options]
+
+    def _read_back(self, prompt: Sequence[int], option: Sequence[int]) -> float:
+        """Nothing is written: the server reads the option after the prompt and says how likely it held each token."""
+        given = [*prompt, *option]
+        body = {
+            "model": self.name,
+            "prompt": given,
+            "max_tokens": 0,
+            "echo": True,
+            "temperature": 0.0,
+            "logprobs": 1,
+            "return_tokens_as_token_ids": True,
+        }
+        told = self._post("/v1/completions", body)
+        try:
+            logprobs = told["choices"][0]["logprobs"]
+            tokens = [int(token.removeprefix(TOKEN_PREFIX)) for token in logprobs["tokens"]]
+            values = [float(value) for value in logprobs["token_logprobs"][len(prompt) :]]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise ServerError(f"the server does not say how likely what it read is: {error!r}") from error
+        if not prompt or not option or tokens != given or len(values) != len(option) or not all(math.isfinite(value) for value in values):
+            raise ServerError(f"the server read {len(tokens)} tokens of {len(given)} that were given, {len(values)} log-probabilities")
+        return math.fsum(values)
+
+    def version(self) -> str:
+        """Of the engine, as the server says it.
+
+        Raises:
+            ServerError: it does not say.
+        """
+        try:
+            with urllib.request.urlopen(self.url + "/version", timeout=10) as response:  # noqa: S310 - 127.0.0.1
+                return str(json.load(response)["version"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ServerError(f"{self.url}/version: the server does not say which engine it is ({error})") from error
 
     def _answer(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_ids: set[int]) -> Generated:
         body = {
@@ -122,13 +165,28 @@ def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Ge
     return Generated(tokens, reason, log_probs)
 
 
+@dataclass(frozen=True)
+class ServerStart:
+    """dtype: of weights and arithmetic. log: where the server's words go. rows: requests under way at a time. within_s: how long it may load."""
+
+    dtype: str
+    log: Path
+    rows: int
+    within_s: float
+
+
 @contextlib.contextmanager
 def completion_server(
-    command: Sequence[str], folder: Path, dtype: str, log: Path, rows: int, start_s: float, stopping: Callable[[], bool] = lambda: False
+    command: Sequence[str],
+    folder: Path,
+    start: ServerStart,
+    options: Sequence[str] = (),
+    stopping: Callable[[], bool] = lambda: False,
 ) -> Iterator[CompletionServer]:
     """Starts `command` (such as ``vllm serve``) on `folder`; ends it on leaving. USR1, which warns the program, does not reach it.
 
     Args:
+        options: further ones of the server, such as how it quantises.
         stopping: whether the program was asked to stop; then a server that is still loading is not waited for.
 
     Raises:
@@ -138,12 +196,12 @@ def completion_server(
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     name = f"policy-{uuid4().hex}"
-    arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name, "--dtype", dtype]
-    with log.open("ab") as out, kept_from_children(signal.SIGUSR1):
-        process = subprocess.Popen([*command, *arguments, *SERVER_OPTIONS], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    arguments = [str(folder), "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name, "--dtype", start.dtype]
+    with start.log.open("ab") as out, kept_from_children(signal.SIGUSR1):
+        process = subprocess.Popen([*command, *arguments, *SERVER_OPTIONS, *options], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
     try:
-        server = CompletionServer(port, rows, name)
-        _await(server, process, log, start_s, stopping)
+        server = CompletionServer(port, start.rows, name)
+        _await(server, process, start.log, start.within_s, stopping)
         yield server
     finally:
         process.terminate()
