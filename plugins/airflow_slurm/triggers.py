@@ -72,8 +72,8 @@ class ClusterTrigger(BaseEventTrigger):
 class SlurmJobTrigger(ClusterTrigger):
     """Waits until a job has ended, or something about it has to be decided.
 
-    Its event is ``{"status": "ended" | "unknown" | "waited_too_long" | "never_starts" | "timed_out" | "rolled_back", "view": {...}}``, of an array with
-    ``"tasks"``, a view of each by its number. It returns at once after it.
+    Its event is ``{"status": "ended" | "unknown" | "waited_too_long" | "never_starts" | "timed_out" | "rolled_back" | "held_again",
+    "view": {...}}``, of an array with ``"tasks"``, a view of each by its number. It returns at once after it.
 
     :param slurm_conn_id: the connection. :param wait: a :class:`Wait` as JSON.
     :param state: comes back as the event's ``"request_state"``: dag.test() of Airflow 3.3 resumes a task with the event alone.
