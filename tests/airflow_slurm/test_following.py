@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import structlog
@@ -20,6 +21,7 @@ from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch import output
 from airflow_slurm.watch.following import follower_of
+from airflow_slurm.watch.lines import Lines
 from airflow_slurm.watch.poller import Hub, Snapshot
 from airflow_slurm.watch.waiting import Wait
 
@@ -79,6 +81,33 @@ async def test_an_output_that_may_not_be_read_is_said_once_and_ends_no_wait(wait
         "The job's output is not copied here: /runs/log can't be read over connection 'c1': Permission denied. Its login has to be let in, on all "
         "folders on the way too."
     ]
+
+
+class Taker:
+    """Remembers the lines of a job, and how it ended."""
+
+    got: ClassVar[list[str]] = []
+
+    def begin(self, file: str) -> int | None:
+        return 0
+
+    def take(self, file: str, lines: Sequence[str], end: int) -> None:
+        Taker.got += lines
+
+    def ended(self, file: str, view: JobView, given_up: bool) -> None:
+        Taker.got.append(f"{Path(file).name} {view.state}")
+
+
+async def test_the_lines_that_a_watched_job_writes_are_handed_over_before_its_end_is_told(wait: Wait, tmp_path: Path) -> None:
+    Taker.got = []
+    (tmp_path / "figures").write_text("one\n")
+    asked = Lines("/runs/{n}-{job_id}.{restarts}", f"{__name__}.Taker").to_json()
+    watching = follower(replace(wait, lines=asked, follow_log=False), Output(tmp_path / "figures"))
+    assert await watching.look(looked(100.0, "RUNNING")) is None
+    (tmp_path / "figures").write_text("one\ntwo\n")
+    event = await watching.look(looked(160.0, "COMPLETED", restarts=1))
+    assert event is not None
+    assert Taker.got[-3:] == ["one", "two", "1-7.1 COMPLETED"]
 
 
 async def test_how_long_a_job_has_been_unknown_outlasts_the_process_that_saw_it(wait: Wait) -> None:
