@@ -90,7 +90,7 @@ def pairs_of(job: Job) -> list[Pair]:
         found += [
             Pair(suite, asked["against"], item, prompts[item["prompt_id"]], own, other)
             for item, own, other in zip(items, ours, theirs, strict=False)
-            if own != other
+            if own != other and item["id"] not in asked.get("kept_back", ())
         ]
     return found
 
@@ -118,6 +118,7 @@ def body_of(bench: Bench) -> dict[str, Any]:
     both = [(one, other) for _, one, other, end in judged if end is not None]
     counts = {
         "pairs": len(judged),
+        "kept_back_pairs": sum(len(asked.get("kept_back", ())) for asked in bench.job.config.values["pairs"]),
         "replies": 2 * len(judged),
         "no_verdict_replies": replies["no_verdict"],
         "no_verdict_pairs": len(judged) - len(both),

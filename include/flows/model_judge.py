@@ -9,7 +9,7 @@ from typing import Any
 from include.domain.canonical import digest
 from include.flows import services
 from include.flows.errors import FlowError
-from include.flows.panel import Pairing, opponents, pairings
+from include.flows.panel import SHOWN, Pairing, opponents, pairings, prompts_of_suite
 from include.flows.panel_result import Said, put, rows_of
 from include.settings.catalogue import judge, recipe
 from include.settings.judges import JudgeFile, ModelJudgeSettings
@@ -38,23 +38,47 @@ def settings_of(found: Recipe) -> ModelJudgeSettings:
 
 
 def something_to_judge(run: Json, wanted: Json, measured: Json) -> bool:
-    """Whether a gate reads a judge and any two answers differ."""
-    return any(one.different() for one in pairings_of(run, wanted, measured))
+    """Whether a gate reads a judge and any two answers differ that it may see."""
+    if not (asked := pairings_of(run, wanted, measured)):
+        return False
+    found = recipe(run["recipe"])
+    back = _kept_back(found, asked, wanted) if judge(settings_of(found).judge).server is not None else {}
+    return any(len(one.different()) > len(back.get((one.suite, one.opponent), {"kept_back": []})["kept_back"]) for one in asked)
 
 
-def asked_of(run: Json, wanted: Json) -> JudgeAsked:
-    """The judge and the pairs of deployments, as the gates name them now."""
+def asked_of(run: Json, wanted: Json, measured: Json) -> JudgeAsked:
+    """The judge and the pairs of deployments, as the gates name them now. A server is sent no item that holds personal data."""
     from include.flows.evaluation_tasks import gate_set
     from include.gates.metrics import JUDGE_WIN_RATE
 
-    file = judge(settings_of(recipe(run["recipe"])).judge)
+    found = recipe(run["recipe"])
+    file = judge(settings_of(found).judge)
     deployments = _deployments(run, wanted)
     beside = opponents(gate_set(run), sorted(wanted["models"]), JUDGE_WIN_RATE)
-    pairs = [{"suite": suite, "candidate": deployments["candidate"], "against": deployments[role]} for suite, role in beside]
+    back = _kept_back(found, pairings_of(run, wanted, measured), wanted) if file.server is not None else {}
+    pairs: list[dict[str, Any]] = [
+        {"suite": suite, "candidate": deployments["candidate"], "against": deployments[role], **back.get((suite, deployments[role]), {})}
+        for suite, role in beside
+    ]
     distinct = list({(pair["suite"], pair["against"]): pair for pair in pairs}.values())
     candidate = wanted["models"]["candidate"]
     tokenizer, template = _tokens(file) or (candidate["tokenizer"], candidate["chat_template"])
     return JudgeAsked(file, tokenizer, template, distinct)
+
+
+def _kept_back(found: Recipe, asked: Sequence[Pairing], wanted: Json) -> dict[tuple[str, str], dict[str, list[str]]]:
+    """(suite, other deployment) → items that no server is sent: their prompt, or one of the answers, holds or may hold personal data."""
+    from include.data.plan import pii_of
+    from include.data.shown_answers import shown_texts
+
+    back: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for one in asked:
+        prompts = prompts_of_suite(wanted["suites"][one.suite])
+        for item, own, other in one.different():
+            prompt = prompts[item["prompt_id"]]
+            if prompt.pii not in SHOWN or shown_texts(prompt, (own, other), pii_of(found.data))[0] != (own, other):
+                back.setdefault((one.suite, one.opponent), {"kept_back": []})["kept_back"].append(item["id"])
+    return back
 
 
 def _deployments(run: Json, wanted: Json) -> dict[str, str]:
@@ -174,7 +198,8 @@ def _calibration(panel: Json, values: Mapping[tuple[str, str, str], float | None
 
 
 def _silence(counts: Json, settings: ModelJudgeSettings) -> list[str]:
-    pairs, silent = int(counts.get("pairs", 0)), int(counts.get("no_verdict_pairs", 0))
+    back = int(counts.get("kept_back_pairs", 0))
+    pairs, silent = int(counts.get("pairs", 0)) + back, int(counts.get("no_verdict_pairs", 0)) + back
     if not pairs or silent / pairs <= settings.max_no_verdict_share:
         return []
     return [f"{silent} of {pairs} pairs have no verdict, {settings.max_no_verdict_share:.0%} may"]
@@ -202,13 +227,14 @@ def _notes(whole: Json, settings: ModelJudgeSettings) -> tuple[str, ...]:
     """What stands in the report: who judged, how sure people make us of it, its habits, and its kinship."""
     counts, overall = whole["counts"], whole["calibration"]["overall"]
     if not counts:
-        return (f"model judge {settings.judge}: no two answers differ, so it was asked nothing",)
+        return (f"model judge {settings.judge}: no two answers differ that it may see, so it was asked nothing",)
     kappa = "not defined" if overall["kappa"] is None else f"{overall['kappa']:.2f} [{overall['lower']}, {overall['upper']}]"
     decided = counts["first_won"] + counts["second_won"]
     habit = f"{counts['first_won'] / decided:.0%}" if decided else "–"
     lines = [
         f"model judge {settings.judge} ({whole['who']['model']}): kappa with people {kappa} on {overall['n']} pairs; of {counts['pairs']} pairs "
-        f"{counts['inconsistent_pairs']} changed with the order and count as ties, {counts['no_verdict_pairs']} have no verdict; "
+        f"{counts['inconsistent_pairs']} changed with the order and count as ties, {counts['no_verdict_pairs']} have no verdict, "
+        f"{counts.get('kept_back_pairs', 0)} more hold personal data and were sent to no server; "
         f"the first answer won {habit} of the decided replies"
     ]
     if whole["own_family"]:

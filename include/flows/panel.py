@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Json = Mapping[str, Any]
 ANSWERS, SCHEMA = "answers", "align/answers/v1"
-_SHOWN = ("none", "masked")
+SHOWN = ("none", "masked")
 """What is known of personal data in a prompt that a person may see."""
 Shown = tuple[Json, Prompt, str, str]
 """An item, its prompt, the candidate's answer and the other's, as people see them."""
@@ -123,7 +123,7 @@ def open_panel(run: Json, wanted: Json, measured: Json) -> list[Opened]:
 def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted: Json, kept_out: tuple[str, ...]) -> Opened:
     from include.gates.pairwise import sides
 
-    shown, found_in = _shown_texts(pairing, _prompts(wanted["suites"][pairing.suite]), found)
+    shown, found_in = _shown_texts(pairing, prompts_of_suite(wanted["suites"][pairing.suite]), found)
     unseen = len(pairing.different()) - len(shown)
     ours = sides(found.seed, str(pairing.ours["deployment"]), pairing.opponent, [item["id"] for item in pairing.items])
     tasks = _comparisons(pairing, shown, ours)
@@ -141,7 +141,8 @@ def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted:
     return Opened(pairing, ours, receipt.batch_id, kept_out, unseen)
 
 
-def _prompts(ref: Json) -> dict[str, Prompt]:
+def prompts_of_suite(ref: Json) -> dict[str, Prompt]:
+    """Every prompt of a suite, by its id."""
     from include.flows.preference_tasks import local_dataset
     from include.transforms.datasets_io import read_suite
 
@@ -160,7 +161,7 @@ def _shown_texts(pairing: Pairing, prompts: Mapping[str, Prompt], found: Recipe)
         prompt = prompts[item["prompt_id"]]
         texts, seen = shown_texts(prompt, (own, other), pii_of(found.data))
         counts.update(seen)
-        if prompt.pii in _SHOWN and texts is not None:
+        if prompt.pii in SHOWN and texts is not None:
             shown.append((item, prompt, texts[0], texts[1]))
     return shown, counts
 

@@ -73,7 +73,7 @@ def _judge(bench: Bench, run: Json, given: Json) -> Plan:
     from include.flows.model_judge import asked_of
 
     wanted, measured = given["wanted"], given["measured"]
-    asked = asked_of(run, wanted)
+    asked = asked_of(run, wanted, measured)
     suites = {name: DatasetRef.from_json(wanted["suites"][name]) for name in sorted({pair["suite"] for pair in asked.pairs})}
     return programs.judge(bench, StageResult.from_json(measured).artifact("answers"), suites, asked)
 

@@ -28,12 +28,12 @@ SCORERS: Mapping[str, str] = {
 @dataclass(frozen=True)
 class JudgeAsked:
     """The judge, its tokens (of a server: the candidate's, which nothing is held against), and pairs {suite, candidate, against} of
-    deployments."""
+    deployments, with the items `kept_back` where there are any."""
 
     file: JudgeFile
     tokenizer: str
     chat_template: str
-    pairs: Sequence[Mapping[str, str]]
+    pairs: Sequence[Mapping[str, Any]]
 
 
 def _model(ref: ModelRef) -> Input:

@@ -28,6 +28,7 @@ from tests.flows.conftest import Plane
 from tests.flows.releasing import ATTEMPT
 from tests.flows.test_panel import CONTEXT, GATES, ITEMS, Evaluated, configure, everybody, waits
 from tests.flows.test_people_reach import people  # noqa: F401  the fixture
+from tests.stores.things import spec
 
 SERVER = {"url": "http://127.0.0.1:9/v1", "model": "judge-model", "fingerprint": "fp-1", "api_key_file": "/keys/judge"}
 HOUSE: dict[str, Any] = {"name": "house", "version": 1, "family": "house", "template": "{question}{first}{second}", "server": SERVER}
@@ -232,3 +233,27 @@ def test_a_judge_s_file_names_one_judge_and_shows_each_place_once(plane: Plane) 
         (plane.configs / "judges/house.yaml").write_text(yaml.safe_dump({**HOUSE, **change}))
         with pytest.raises(SettingsError, match=words):
             judge("house@1")
+
+
+def test_a_server_is_sent_no_answer_with_personal_data_and_a_local_judge_is(control: Plane, tmp_path: Path) -> None:
+    made = Evaluated(control, tmp_path, says="a good answer, ask ada@analytical.example.org,")
+    given = {"wanted": made.wanted, "measured": whole_result(made)}
+    (pair,) = PLANNERS["judge"](bench_of(made.run), made.run, given).spec.config["pairs"]
+    assert len(pair["kept_back"]) == ITEMS
+    assert not something_to_judge(made.run, made.wanted, made.result)
+    folder = Manifest("base", (FileEntry("model.safetensors", 1, digest("test", "bytes of a judge")),))
+    asked = spec("base_import", inputs={"source": digest("test", "source")})
+    committed_base(asked, folder)
+    local = {name: value for name, value in HOUSE.items() if name != "server"} | {"model": folder.digest}
+    (control.configs / "judges/house.yaml").write_text(yaml.safe_dump(local))
+    plan = PLANNERS["judge"](bench_of(made.run), made.run, given)
+    assert something_to_judge(made.run, made.wanted, made.result)
+    assert "kept_back" not in plan.spec.config["pairs"][0]
+    assert plan.spec.inputs["judge"] == folder.digest == plan.spec.config["who"]["model"]
+    assert plan.spec.config["who"]["tokenizer"] == asked.tokenizer
+
+
+def committed_base(asked: Any, manifest: Manifest) -> None:
+    services.catalog().runs.plan(asked)
+    report = Report(asked.key, ATTEMPT, "complete", "last_step", 0, 1, 1, {}, {"base": manifest.digest}).to_json()
+    services.catalog().runs.commit_attempt(asked.key, ATTEMPT, report, {"base": manifest.to_json()}, services.store().uri)
