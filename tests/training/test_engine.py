@@ -147,6 +147,23 @@ def _update(engine: DeepSpeedEngine, batch: Batch) -> None:
     engine.step(1e-2)
 
 
+@pytest.mark.parametrize("stage", [0, 2, 3])
+def test_a_part_that_somebody_set_to_eval_trains_again_and_no_gradient_outlives_its_update(stage: int) -> None:
+    engine = DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage))
+    engine.train()
+    engine.module.model.model.layers[1].eval()
+    engine.train()
+    assert all(part.training for part in engine.module.modules())
+    engine.module.eval()
+    engine.train()
+    assert all(part.training for part in engine.module.modules())
+    batch = collate(_items(), 0)
+    engine.backward(-_score(engine, batch).mean())
+    assert stage or all(weight.grad is not None for weight in engine.module.parameters())
+    engine.step(1e-2)
+    assert all(weight.grad is None for weight in engine.module.parameters())
+
+
 def test_two_engines_in_one_process_do_not_touch_each_other() -> None:
     batch = collate(_items(), 0)
     alone = DeepSpeedEngine(AnswerScorer(_model()), SETTINGS)

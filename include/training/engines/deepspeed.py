@@ -86,6 +86,11 @@ def _skip_shared_memory_op() -> None:
         deepspeed.ops.__compatible_ops__[builder.NAME] = False
 
 
+def _drop_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
 class DeepSpeedEngine:
     """One module, its optimiser and its precision. Several may live in one process.
 
@@ -120,6 +125,8 @@ class DeepSpeedEngine:
             # Reduced in `step`, before clipping. One process has nothing to reduce, but DeepSpeed 0.19 would copy all gradients into one
             # buffer and back (a fifth of a step).
             self._engine.enable_backward_allreduce = False
+            # DeepSpeed would look up every parameter's name to drop its gradient; those that have one are known.
+            self._engine.zero_grad = partial(_drop_gradients, tuple(self._names.values()))
 
     @property
     def module(self) -> torch.nn.Module:
@@ -139,7 +146,9 @@ class DeepSpeedEngine:
         return scorer.eval().to(self.device).requires_grad_(False)
 
     def train(self) -> None:
-        self._engine.train()
+        """Asked for before every step: where every module is in train mode already nothing is set."""
+        if not all(part.training for part in self._engine.module.modules()):
+            self._engine.train()
 
     def eval(self) -> None:
         if not self._published:
