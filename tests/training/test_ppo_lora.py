@@ -21,12 +21,12 @@ from include.training.rl.checks import ModelsError  # noqa: E402
 from include.training.rl.exchange import Exchange  # noqa: E402
 from include.training.rl.models import Models  # noqa: E402
 from include.training.rl.rollouts import read_rollouts  # noqa: E402
-from tests.training.align_store import ppo_spec, rewarded_store, run_here, shared_root  # noqa: E402
+from tests.training.align_store import curve, ppo_spec, rewarded_store, run_here, shared_root, weights_of  # noqa: E402
 from tests.training.harness import Started, Store  # noqa: E402
 from tests.training.small_llama import small_llama  # noqa: E402
 
 LORA = {"lora": {"rank": 4}, "learning_rate": 2e-3}
-SMALL = {"iterations": 3, "prompts_per_iteration": 8, "minibatch": 4}
+SMALL = {"iterations": 3, "prompts_per_iteration": 8, "minibatch": 4, "eval_rows": 4, "heldout": {"every": 3, "prompts": 4}}
 FIGURES = ("kl", "policy_loss", "value_loss", "score", "entropy", "ratio", "actor_gradient_norm", "critic_gradient_norm", "value_explained")
 NAME = "model.layers.0.mlp.up_proj"
 
@@ -50,6 +50,20 @@ def test_the_kl_starts_at_exactly_0_and_the_first_ratio_at_one(adapted: Started)
     for line in adapted.lines:
         assert line["first_ratio_gap"] < 1e-6
         assert line["sampler_ratio_gap"] < 1e-4
+
+
+def test_validation_prompts_are_answered_by_base_and_adapters(adapted: Started) -> None:
+    first, last = adapted.lines[0], adapted.lines[-1]
+    assert {"heldout_reward_first", "heldout_tokens_first"} <= first.keys()
+    assert {"heldout_reward", "heldout_tokens"} <= last.keys()
+    assert "heldout_form_after" in adapted.report.metrics
+
+
+def test_first_passes_that_serve_the_update_too_change_no_bit(store: Store, adapted: Started) -> None:
+    again = run_here(store, ppo_spec(store, salt="reused", **LORA, **SMALL), reuse_first_pass=True)
+    assert again.code == 0, again.report.message
+    assert curve(again) == curve(adapted)
+    assert weights_of(again) == weights_of(adapted)
 
 
 def test_the_policy_is_its_base_plus_an_adapter_that_names_it(store: Store, adapted: Started) -> None:
