@@ -18,7 +18,7 @@ NAME = "instructions"
 VERSION = "1"
 
 _WORD = re.compile(r"\w+")
-_SENTENCE_END = re.compile(r"[.!?]+(?=\s|\Z)")
+_SENTENCE_END = re.compile(r"(?<![.!?])[.!?]+(?=\s|\Z)")  # begun at the first sign alone, or a long row of them takes quadratic time
 _BULLET = re.compile(r"^[ \t]{0,16}(?:\*(?!\*)|-)[ \t]?\S", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"\*\*[^*\n]+\*\*|\*[^*\n]+\*")
 _TITLE = re.compile(r"<<[^<>\n]+>>")

@@ -76,5 +76,7 @@ def _ways_of(kind: Any, of: Any) -> int:
         inner = _ways(body)
         if inner > 1 and int(most) > 1:
             raise VerifierError(f"{NAME}@{VERSION}: a repetition holds a choice or another free repetition: it could take for ever")
+        if body.getwidth()[1] == 0:  # nothing is used up, so the text's length bounds no repetition
+            return inner * max(1, int(most))
         return inner * (min(int(most), MAX_TEXT) - min(int(least), MAX_TEXT) + 1)
     raise VerifierError(f"{NAME}@{VERSION}: {str(kind).lower()} is not taken: no back-references, look-around or conditions")

@@ -105,6 +105,7 @@ def test_a_schema_that_is_not_whole_understood_is_refused(schema: Any, why: str)
         ({"items": {"anyOf": [{"const": number} for number in range(1, 500)]}}, [499] * 10_000),
         ({"anyOf": [{"const": number} for number in range(500)]}, ["a" * 40] * 1000),
         ({"allOf": [{"uniqueItems": True}] * 500}, list(range(7000))),
+        ({"items": {"enum": [f"v{number}" for number in range(2000)]}}, ["v7"] * 8000),
         ({"allOf": [{"required": ["0"], "additionalProperties": True}] * 500}, {str(n): 1 for n in range(4000)}),
     ],
 )
@@ -137,6 +138,8 @@ def test_the_whole_answer_fits_the_pattern(pattern: Any, text: str, right: bool)
         ("(a?){30}b", "holds a choice"),
         ("a*a*a*a*b", "too many free repetitions"),
         ("a?" * 40 + "a" * 40, "too many"),
+        (r"(?:(?:(?:\b){1000}){1000}){1000}a", "holds a choice|too many"),
+        (r"(?:(?:^){9000}){9000}", "holds a choice|too many"),
         ("(ab|cd)" * 30, "too many"),
         ("[a-z]*[a-z]*a{900}!", "too many"),
         (r"(a)\1", "not taken"),

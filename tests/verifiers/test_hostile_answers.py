@@ -5,6 +5,7 @@ import time
 import pytest
 
 from include.domain.records import Reference
+from include.verifiers import instructions
 from include.verifiers.registry import verify
 from include.verifiers.stated import MAX_CHARACTERS
 from tests.verifiers.test_answers import REFERENCES
@@ -32,6 +33,8 @@ HOSTILE = {
     "thousands": "1,234" * (LONG // 5),
     "points": "1." * (LONG // 2),
     "blanks": " " * LONG + "x",
+    "ends of sentences": "!" * LONG + "x",
+    "rows of ends": "?!.x" * (LONG // 4),
     "lines": "\n" * LONG + "x",
     "markers": "answer is " * (LONG // 10),
     "angles": "<<" * (LONG // 2),
@@ -52,3 +55,15 @@ def test_a_verdict_comes_soon_and_is_not_right(verifier: str, text: str) -> None
     found = verify(Reference(verifier, "1", REFERENCES[verifier]), text)
     assert time.process_time() - before < 2.0
     assert found.right is False
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_every_instruction_is_looked_for_soon(text: str) -> None:
+    asked = [{"id": name, **{key: _ARGUMENTS[kind] for key, kind in one.arguments.items()}} for name, one in instructions._KINDS.items()]
+    before = time.process_time()
+    for instruction in asked:
+        verify(Reference("instructions", "1", [instruction]), text)
+    assert time.process_time() - before < 4.0
+
+
+_ARGUMENTS = {"a count": 3, "a relation": "at least", "texts": ["abc"], "a text": "ab", "a letter": "a"}
