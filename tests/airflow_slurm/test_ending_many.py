@@ -12,7 +12,7 @@ import pytest
 from airflow_slurm import triggers
 from airflow_slurm.errors import CommandRefused, ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.remote.client import IDS_A_SCANCEL, Answer
+from airflow_slurm.remote.client import ALREADY_DONE, IDS_A_SCANCEL, Answer
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.work import looking, shared, stop
 from airflow_slurm.work.cancelling import cancel
@@ -98,6 +98,40 @@ async def test_where_slurm_does_not_say_of_which_each_is_cancelled_by_itself(sto
     said = await asyncio.gather(*(cancel(client, str(1000 + i)) for i in range(3)), return_exceptions=True)
     assert [isinstance(answer, CommandRefused) for answer in said] == [False, True, False]
     assert crowd.count("scancel") == 4
+
+
+async def test_one_that_is_refused_keeps_no_later_command_from_the_others(store: FileReceipts) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, 2 * IDS_A_SCANCEL + 1)
+    crowd.others = ("1000",)
+    with pytest.raises(CommandRefused, match="1000"):
+        await Client(crowd).cancel(list(crowd.jobs))
+    assert list(crowd.jobs) == ["1000"]
+
+
+async def test_what_is_no_job_id_is_said_of_that_one_alone(store: FileReceipts) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, 1)
+    client = Client(crowd)
+    said = await asyncio.gather(cancel(client, "1000"), cancel(client, "-a"), return_exceptions=True)
+    assert [type(answer).__name__ for answer in said] == ["NoneType", "InvalidSpec"]
+    assert crowd.jobs == {}
+
+
+async def test_a_refusal_is_told_though_scancel_ends_as_for_one_that_is_over(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, 2)
+    answer = crowd.answer
+
+    async def mixed(argv: Sequence[str]) -> Answer:
+        said = await answer(argv)
+        return Answer(said.stdout, said.stderr or "a banner\n", ALREADY_DONE) if argv[0] == "scancel" else said
+
+    monkeypatch.setattr(crowd, "answer", mixed)
+    await Client(crowd).cancel(["1001"])
+    crowd.others = ("1000",)
+    with pytest.raises(CommandRefused, match="denied"):
+        await Client(crowd).cancel(["1000", "1001"])
 
 
 async def test_a_thousand_take_no_line_longer_than_any_shell_allows(store: FileReceipts) -> None:

@@ -209,15 +209,17 @@ class SlurmClient:
 
         :raises CommandRefused: some were refused, and which is not said; the others were done.
         """
-        ids = [job_ids] if isinstance(job_ids, str) else job_ids
+        ids, refused = [job_ids] if isinstance(job_ids, str) else job_ids, None
         for first in range(0, len(ids), IDS_A_SCANCEL):
             some = ids[first : first + IDS_A_SCANCEL]
             argv = commands.scancel(some, signal=signal, cluster=cluster or self._site.cluster, waiting_only=waiting_only)
             try:
                 await self._ask(argv)
             except CommandRefused as error:
-                if error.code != ALREADY_DONE and not failures.all_over(error.words):
-                    raise
+                if not failures.all_over(error.words, wordless=error.code == ALREADY_DONE):
+                    refused = error
+        if refused is not None:
+            raise refused
 
     async def version(self) -> str:
         """Slurm's version, such as ``22.05.8``."""

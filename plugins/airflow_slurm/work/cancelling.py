@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 from airflow_slurm.errors import CommandRefused
 from airflow_slurm.remote.client import IDS_A_SCANCEL, SlurmClient
+from airflow_slurm.slurm.commands import check_job_id
 from airflow_slurm.slurm.failures import refused_ids
 
 #: For so long, in seconds, a command waits for others that want the same done to theirs.
@@ -41,8 +42,9 @@ async def cancel(
 ) -> None:
     """As the client's, together with others.
 
-    :raises CommandRefused: for this very job. :raises Unreachable: if nobody could be asked.
+    :raises CommandRefused: and InvalidSpec, for this very job. :raises Unreachable: if nobody could be asked.
     """
+    check_job_id(job_id)  # not with the others: it would be said of all of them
     what = _What(signal, cluster, waiting_only)
     batches = _BATCHES.setdefault(client, {})
     batch = batches.get(what)
