@@ -1,6 +1,6 @@
 """Preference collection: the batch, the verifier's labels, and the datasets made from a snapshot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,13 +115,17 @@ def _request(wanted: AnnotationSettings, shown: Rubric, tasks: "Sequence[Compari
 
 
 def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:
-    """The verifier as an annotator: right first, then the asked form, through the same blind API as people."""
+    """The verifier as an annotator: right first, then the asked form, through the same blind API as people.
+
+    It judges no answer of which something is masked: a result such as 2125550123 is a telephone number to whoever masks, and without it
+    a right answer looks wrong. What it would say of the text as written is nothing that the text as shown can teach.
+    """
     if batch["human"] == batch["tasks"]:
         return {"labels": 0, "verdicts": {}}
-    prompts = prompts_of(datasets["preference_prompts"])
+    prompts, masked = prompts_of(datasets["preference_prompts"]), _masked_in(batch)
     counts: dict[str, int] = {}
     with services.annotation("verifier") as client:
-        while (answered := _verify_next(client, batch["batch_id"], prompts)) is not None:
+        while (answered := _verify_next(client, batch["batch_id"], prompts, masked)) is not None:
             counts[answered] = counts.get(answered, 0) + 1
     total = sum(counts.values())
     decided = counts.get("left", 0) + counts.get("right", 0)
@@ -130,7 +134,20 @@ def verify_batch(run: Json, batch: Json, datasets: Json) -> dict[str, Any]:
     return {"labels": total, "verdicts": counts}
 
 
-def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str, Prompt]) -> str | None:
+def _masked_in(batch: Json) -> set[tuple[str, str]]:
+    """Prompt and text of every answer of the batch's candidates that is shown masked."""
+    from include.flows import shown_answers
+
+    if not batch.get("masked_answers"):
+        return set()
+    done = services.catalog().runs.committed(batch["origin"]["candidates"])
+    answers = shown_answers.kept(done.outputs["candidates"].digest).answers if done else ()
+    return {(one.prompt_id, one.response_text) for one in answers}
+
+
+def _verify_next(
+    client: "AnnotationClient", batch_id: str, prompts: Mapping[str, Prompt], masked: Collection[tuple[str, str]]
+) -> str | None:
     from include.data.annotation_client import Judgement
     from include.verifiers.compare import compare
 
@@ -138,7 +155,8 @@ def _verify_next(client: "AnnotationClient", batch_id: str, prompts: Mapping[str
     if task is None:
         return None
     prompt = prompts.get(task.prompt_id)
-    if prompt is None or prompt.reference is None:
+    hidden = any((task.prompt_id, side.text) in masked for side in (task.left, task.right))
+    if prompt is None or prompt.reference is None or hidden:
         client.submit(task.task_id, Judgement("cannot_judge", ("not_decidable",)))
         return "cannot_judge"
     found = compare(prompt.reference, task.left.text, task.right.text)

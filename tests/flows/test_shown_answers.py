@@ -15,9 +15,11 @@ from include.flows.errors import FlowError
 from include.stores.errors import StoreError
 from include.transforms.datasets_io import read_info, read_rows
 from tests.annotation.support import World
+from tests.data.conftest import jsonl
 from tests.flows.conftest import Plane
 from tests.flows.test_earlier_batches import assistant, candidates, change, opened, waited  # noqa: F401  the fixture
 from tests.flows.test_people_reach import WRITER, control, people  # noqa: F401  the fixtures
+from tests.training.harness import sums
 
 ADA = "ada.lovelace@analytical.example.org"
 CARD = "4111 1111 1111 1111"
@@ -164,3 +166,17 @@ def test_masked_answers_go_when_their_prompts_are_erased_and_the_lineage_names_t
         erasing.Asked((), tuple(preference_tasks.prompts_of(datasets["preference_prompts"]))[:1], "asked", "steward"), "r1"
     )
     assert found.artifacts[artifact] == "candidate_set"
+
+
+def test_the_verifier_judges_no_number_that_it_is_shown_masked(
+    assistant: Plane, people: World, tmp_path: Path  # noqa: F811
+) -> None:  # fmt: skip
+    """2123450123 is a telephone number to whoever masks; 1123450123, the wrong result beside it, is none."""
+    reference = {"verifier": "arithmetic", "verifier_version": "1", "expected": "2123450123"}
+    (tmp_path / "prompts.jsonl").write_bytes(jsonl({"prompt": f"{a} + {b} =", "reference": reference} for a, b in sums()))
+    change(assistant, "annotation", verifier=True)
+    datasets, generated = leaks(assistant, tmp_path, "Answer: {n}123450123")
+    batch = preference_tasks.open_batch(assistant.run(auto=True), generated, datasets)
+    assert (batch["human"], batch["masked_answers"]) == (0, batch["tasks"])
+    done = preference_tasks.verify_batch(assistant.run(auto=True), batch, datasets)
+    assert done == {"labels": batch["tasks"], "verdicts": {"cannot_judge": batch["tasks"]}}
