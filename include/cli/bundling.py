@@ -64,7 +64,7 @@ def _translated(run: Any) -> Any:
     def translated(options: argparse.Namespace) -> int:
         try:
             return int(run(options))
-        except site_bundle.BundleError as error:
+        except (site_bundle.BundleError, OSError) as error:
             raise BundleRefused(str(error)) from error
 
     return translated

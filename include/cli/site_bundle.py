@@ -20,10 +20,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-SCHEMA, MANIFEST, FACTS = "align/bundle/v1", "manifest.json", "bundle.json"
-MARKER = ".bundle.json"
-_PIECE = 1 << 20
-_MOST_MANIFEST_BYTES = 64 << 20
+SCHEMA, MANIFEST, FACTS, MARKER = "align/bundle/v1", "manifest.json", "bundle.json", ".bundle.json"
+_PIECE, _MOST_MANIFEST_BYTES = 1 << 20, 64 << 20
 
 
 class BundleError(Exception):
@@ -42,7 +40,7 @@ def read_manifest(data: bytes, expected: str | None) -> dict[str, dict[str, Any]
         value = json.loads(data)
         files: list[dict[str, Any]] = [{"path": str(f["path"]), "size": int(f["size"]), "sha256": str(f["sha256"])} for f in value["files"]]
         schema, stated = str(value["schema"]), str(value["digest"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BundleError(f"{MANIFEST} is not a bundle's manifest: {error!r}") from error
     if schema != SCHEMA:
         raise BundleError(f"{MANIFEST} is of {schema!r}; this program reads {SCHEMA}")
@@ -54,12 +52,15 @@ def read_manifest(data: bytes, expected: str | None) -> dict[str, dict[str, Any]
         _safe(entry["path"])
     if len({entry["path"] for entry in files}) != len(files):
         raise BundleError(f"{MANIFEST} names a file twice")
-    return {entry["path"]: entry for entry in files}
+    found = {entry["path"]: entry for entry in files}
+    if within := next((name for name in found for folder in PurePosixPath(name).parents if str(folder) in found), None):
+        raise BundleError(f"{MANIFEST} names {within!r}, and a file where its folder would be")
+    return found
 
 
 def _safe(name: str) -> str:
-    parts = PurePosixPath(name).parts
-    if not parts or name.startswith("/") or ".." in parts or "\\" in name or "\0" in name or name == MANIFEST:
+    parts, plain = PurePosixPath(name).parts, name.isprintable() and name == PurePosixPath(name).as_posix()
+    if not parts or not plain or name.startswith("/") or ".." in parts or "\\" in name or name == MANIFEST:
         raise BundleError(f"{MANIFEST} names {name!r}, which is no place inside a bundle")
     return name
 
@@ -80,7 +81,8 @@ def take(bundle: Path, expected: str | None, into: Path | None = None) -> str:
                 raise BundleError(f"{bundle} begins with {name!r} and not with a manifest: it is no bundle")
             data = _whole(stream, name)
             wanted = read_manifest(data, expected)
-            _write_bytes(into, MANIFEST, data)
+            if (target := _place(into, MANIFEST)) is not None:
+                target.write_bytes(data)
             continue
         if (entry := wanted.get(name)) is None or name in seen:
             raise BundleError(f"{name} is in {bundle} and not in its manifest{' a second time' if name in seen else ''}")
@@ -89,9 +91,8 @@ def take(bundle: Path, expected: str | None, into: Path | None = None) -> str:
     if wanted is None:
         raise BundleError(f"{bundle} is empty: it is no bundle")
     if missing := sorted(wanted.keys() - seen):
-        raise BundleError(
-            f"{missing[0]} is missing in {bundle}{f' (and {len(missing) - 1} more)' if len(missing) > 1 else ''}: was it cut short?"
-        )
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise BundleError(f"{missing[0]} is missing in {bundle}{more}: was it cut short?")
     return digest_of(list(wanted.values()))
 
 
@@ -151,11 +152,6 @@ def _place(into: Path | None, name: str) -> Path | None:
     return target
 
 
-def _write_bytes(into: Path | None, name: str, data: bytes) -> None:
-    if (target := _place(into, name)) is not None:
-        target.write_bytes(data)
-
-
 class Site:
     """The folder that a bundle is installed into. What is done is not done again; a run that died goes on."""
 
@@ -190,7 +186,7 @@ class Site:
             if (there := json.loads(marker.read_text("utf-8"))["digest"]) != digest:
                 raise BundleError(f"{self.folder} holds the bundle {there}: install {digest} into a folder of its own")
             return
-        if self.folder.exists() and any(self.folder.iterdir()):
+        if self.folder.exists() and any(path.name != f"{MARKER}.new" for path in self.folder.iterdir()):
             raise BundleError(f"{self.folder} is not empty, and no bundle was installed into it: name a new folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._mark(digest, done=False)
@@ -203,9 +199,8 @@ class Site:
     def _fits(self, facts: dict[str, Any]) -> None:
         here = {"python": ".".join(platform.python_version_tuple()[:2]), "system": platform.system().lower(), "machine": platform.machine()}
         if differs := [f"{name} {facts[name]} (here {value})" for name, value in here.items() if facts[name] != value]:
-            raise BundleError(
-                f"the bundle is for {', '.join(differs)}: its packages do not run here. Run it with that Python, or make one for this site"
-            )
+            words = "its packages do not run here. Run it with that Python, or make one for this site"
+            raise BundleError(f"the bundle is for {', '.join(differs)}: {words}")
 
     def _code(self) -> None:
         with tarfile.open(self.unpacked / "code.tar", "r:") as tar:
@@ -216,8 +211,9 @@ class Site:
 
     def _control(self) -> None:
         environment = self.local / "venv"
-        self._environment(environment, "control.txt")
-        editable = ["install", "--no-index", "--no-deps", "--no-build-isolation", "--quiet", "--editable", str(self.folder)]
+        self._environment(environment, "control.txt", "installed.json")
+        anew = _anew(environment / "installed.json")
+        editable = ["install", "--no-index", "--no-deps", "--no-build-isolation", "--quiet", *anew, "--editable", str(self.folder)]
         self._pip(environment, editable)
         names = ("requirements.txt", "pyproject.toml")
         wanted = {name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest() for name in names}
@@ -234,18 +230,19 @@ class Site:
         if (place / "environment.json").exists():
             return
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._environment(place, "cluster.txt")
+        self._environment(place, "cluster.txt", "environment.json")
         shutil.copyfile(lock, place / lock.name)
         told = {"lock_sha256": hashed, "machine": facts["machine"], "system": facts["system"], "python": platform.python_version()}
         (place / "environment.json.new").write_text(json.dumps(told, indent=1, sort_keys=True), "utf-8")
         (place / "environment.json.new").replace(place / "environment.json")
 
-    def _environment(self, place: Path, lock: str) -> None:
-        """A virtual environment of exactly what the lock names, by hash; nothing is asked of a network."""
-        if not (place / "bin/python").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+    def _environment(self, place: Path, lock: str, done: str) -> None:
+        """A virtual environment of exactly what the lock names, by hash; nothing is asked of a network. `done`: what is in a whole one."""
+        made = [sys.executable, "-m", "venv", "--without-pip", str(place)]
+        if not (place / "bin/python").exists() and (code := subprocess.run(made, check=False).returncode) != 0:
+            raise BundleError(f"no virtual environment in {place}: {sys.executable} -m venv ended with {code}; its words are above")
         argv = ["install", "--no-index", "--no-deps", "--require-hashes", "--quiet", "--find-links", str(self.unpacked / "wheels")]
-        self._pip(place, [*argv, "-r", str(self.unpacked / "locks" / lock)])
+        self._pip(place, [*argv, *_anew(place / done), "-r", str(self.unpacked / "locks" / lock)])
 
     def _pip(self, place: Path, arguments: list[str]) -> None:
         """The pip of the bundle itself: many a Python comes without one."""
@@ -254,7 +251,12 @@ class Site:
         env |= {"PIP_CONFIG_FILE": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
         argv = [str(place / "bin/python"), f"{pip}/pip", *arguments]
         if (code := subprocess.run(argv, env=env, check=False).returncode) != 0:
-            raise BundleError(f"pip ended with {code} for {place}; its words are above. Run the same again: what is installed stays")
+            raise BundleError(f"pip ended with {code} for {place}; its words are above. Run the same again")
+
+
+def _anew(done: Path) -> list[str]:
+    """pip takes a package for installed that an earlier run, which died in it, left without its commands."""
+    return [] if done.exists() else ["--ignore-installed"]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -264,7 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         return int(options.run(options))
-    except BundleError as error:
+    except (BundleError, OSError) as error:
         print(f"bundle: {error}", file=sys.stderr)
         return 1
 
@@ -284,9 +286,8 @@ def add_to(commands: Any) -> None:
 
 
 def _install(options: argparse.Namespace) -> int:
-    return _say(
-        Site(options.folder, options.store).install(options.bundle, options.digest, options.only), f"is installed in {options.folder}"
-    )
+    site = Site(options.folder, options.store)
+    return _say(site.install(options.bundle, options.digest, options.only), f"is installed in {options.folder}")
 
 
 def _say(digest: str, words: str) -> int:

@@ -156,6 +156,29 @@ def test_it_is_installed_without_a_network_by_a_python_alone_and_twice_is_once(b
     assert json.loads((cluster / "environment.json").read_text())["lock_sha256"] == lock
     assert not (site / ".local/bundle").exists()
     assert json.loads((site / ".bundle.json").read_text()) == {"digest": bundle[1], "done": True}
+    # As a run leaves it that died inside of a package.
+    (cluster / "environment.json").unlink()
+    next(cluster.glob("lib/*/site-packages/pulling.py")).unlink()
+    assert subprocess.run(argv, env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, check=False).returncode == 0
+    assert subprocess.run([cluster / "bin/python", "-c", "import pulling"], check=False).returncode == 0
+
+
+def test_a_folder_in_which_an_install_died_at_its_first_word_is_taken_up(bundle: tuple[Path, str], tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site/.bundle.json.new").write_text("{")
+    site = site_bundle.Site(tmp_path / "site", None)
+    site._claim(bundle[1])
+    assert json.loads((tmp_path / "site/.bundle.json").read_text()) == {"digest": bundle[1], "done": False}
+
+
+def test_a_file_in_the_place_of_a_folder_and_numbers_without_end_are_no_manifest(tmp_path: Path) -> None:
+    files = [{"path": name, "size": 1, "sha256": "0" * 64} for name in ("a", "a/b/c")]
+    manifest = {"schema": site_bundle.SCHEMA, "digest": site_bundle.digest_of(files), "files": files}
+    with pytest.raises(BundleError, match="a file where its folder would be"):
+        site_bundle.read_manifest(json.dumps(manifest).encode(), None)
+    for data in (b"[" * 100_000, json.dumps(manifest | {"files": [files[0] | {"size": float("inf")}]}).encode()):
+        with pytest.raises(BundleError, match=r"is not a bundle's manifest"):
+            site_bundle.read_manifest(data, None)
 
 
 def test_a_folder_with_other_things_or_another_bundle_is_refused_before_anything_is_written(
@@ -223,7 +246,9 @@ def test_a_manifest_that_was_altered_with_its_files_is_told_by_the_digest_alone(
         take(folder, bundle[1])
 
 
-@pytest.mark.parametrize("name", ["../out", "/etc/x", "a/../../b", "manifest.json", ""])
+@pytest.mark.parametrize(
+    "name", ["../out", "/etc/x", "a/../../b", "manifest.json", "./manifest.json", "manifest.json/", "a//b", "a\n", "\udc80", ""]
+)
 def test_a_manifest_may_name_no_place_outside(name: str) -> None:
     files = [{"path": name, "size": 1, "sha256": "0" * 64}]
     with pytest.raises(BundleError, match="no place inside"):
