@@ -1,5 +1,6 @@
 """Who judges: a model folder that is named by its digest, or a server of the OpenAI chat protocol, by model name and fingerprint."""
 
+import http.client
 import json
 import os
 import stat
@@ -20,6 +21,18 @@ from include.runtime.generation import Sampling
 REQUEST_S = 120.0
 RETRY_AFTER_S = (0.5, 2.0, 10.0)
 _BUSY = (429, 500, 502, 503, 504)
+MAX_BYTES = 1 << 20
+"""Of a server's answer: it holds one line."""
+
+
+class _Here(urllib.request.HTTPRedirectHandler):
+    """Follows nothing: key and answers go to the server that was named, and to no other."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+_OPENER = urllib.request.build_opener(_Here)
 
 
 class JudgeModel(Protocol):
@@ -105,25 +118,45 @@ class ServerJudge:
         request = urllib.request.Request(f"{self.url}/chat/completions", json.dumps(body).encode(), self._headers)  # noqa: S310 - http(s) alone
         for pause_s in (*RETRY_AFTER_S, None):
             try:
-                with urllib.request.urlopen(request, timeout=REQUEST_S) as response:  # noqa: S310
-                    found: dict[str, Any] = json.load(response)
-                    return found
+                with _OPENER.open(request, timeout=REQUEST_S) as response:
+                    return _object(response, time.monotonic() + REQUEST_S)
             except urllib.error.HTTPError as error:
                 if pause_s is None or error.code not in _BUSY:
                     said = error.read(2000).decode(errors="replace")
                     raise EvaluationError(f"the judge's server says {error.code}: {said}") from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
                 if pause_s is None:
                     raise EvaluationError(f"the judge's server gives no answer: {error}") from error
             time.sleep(pause_s)
         raise AssertionError("the last round returns or raises")
 
 
+def _object(response: http.client.HTTPResponse, until: float) -> dict[str, Any]:
+    """The JSON object that a server answers.
+
+    Raises:
+        EvaluationError: it is longer than MAX_BYTES, or something else.
+        OSError: it is not there `until` then, by the monotonic clock.
+        ValueError: it is no JSON.
+    """
+    body = b""
+    while piece := response.read1(1 << 16):
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise EvaluationError(f"the judge's server answers with more than {MAX_BYTES} bytes")
+        if time.monotonic() > until:
+            raise TimeoutError(f"no whole answer in {REQUEST_S:g} s")
+    found = json.loads(body)
+    if not isinstance(found, dict):
+        raise EvaluationError(f"the judge's server answers with a {type(found).__name__}, not with an object")
+    return found
+
+
 def key_of(file: str | None) -> str | None:
     """The server's key, from a file that nobody else may read; None where none is named.
 
     Raises:
-        EvaluationError: the file cannot be read, or others can read it.
+        EvaluationError: the file cannot be read, others can read it, or it is not one key; the message has nothing of it.
     """
     if not file:
         return None
@@ -132,6 +165,8 @@ def key_of(file: str | None) -> str | None:
         key = Path(file).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise EvaluationError(f"settings.api_key_file: {error}") from error
+    if not all("!" <= sign <= "~" for sign in key):
+        raise EvaluationError(f"settings.api_key_file {file}: a key is one word of ASCII, in one line")
     if mode & 0o077 or not key:
         raise EvaluationError(f"settings.api_key_file {file}: the key's file has mode 0600 and is not empty (mode is {mode:04o})")
     return key

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import socketserver
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +23,7 @@ from include.domain.records import SuiteItem
 from include.domain.spec import InputPlace, RunSpec
 from include.eval import judge
 from include.eval import judge_models as models
+from include.eval.errors import EvaluationError
 from include.runtime.signals import STOP_SIGNALS
 from include.runtime.tokenizer import chat_template_digest, tokenizer_digest
 from include.transforms.datasets_io import read_suite
@@ -193,3 +198,68 @@ def test_a_tiny_local_model_is_named_by_digest_and_its_babble_is_no_verdict(stor
     assert {pair["value"] for pair in found["pairs"]} == {None}
     wrong = run(store, asked(store, "wrong", [GOOD] * ITEMS, [BAD] * ITEMS, {**who, "tokenizer": digest("test", "x")}))
     assert "its tokenizer is" in wrong.report.message
+
+
+HOSTILE: dict[str, tuple[bytes, str]] = {
+    "half an answer": (b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"model": "judge-mo', "gives no answer"),
+    "half a chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n{", "gives no answer"),
+    "no protocol": (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "gives no answer"),
+    "a list": (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", "answers with a list"),
+    "far too much": (b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (10 << 20), "more than 1048576 bytes"),
+    "nested": (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 200_000, "gives no answer"),
+    "sent elsewhere": (b"HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:9/v1\r\nContent-Length: 0\r\n\r\n", "says 302"),
+}
+
+
+@pytest.mark.parametrize(("sent", "said"), HOSTILE.values(), ids=HOSTILE)
+def test_what_a_broken_server_sends_is_named_and_goes_nowhere_else(sent: bytes, said: str) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _always(sent)) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        judge_ = models.ServerJudge(f"http://127.0.0.1:{server.server_address[1]}/v1", "judge-model", None, 12, "key")
+        try:
+            with pytest.raises(EvaluationError, match=said):
+                judge_.replies(["a text"])
+        finally:
+            server.shutdown()
+
+
+def _always(sent: bytes) -> type[socketserver.BaseRequestHandler]:
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            with contextlib.suppress(OSError):
+                self.request.sendall(sent)
+
+    return Handler
+
+
+def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "REQUEST_S", 0.3)
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        judge_ = models.ServerJudge(f"http://127.0.0.1:{server.server_address[1]}/v1", "judge-model", None, 12, None)
+        try:
+            with pytest.raises(EvaluationError, match=r"no whole answer in 0\.3 s"):
+                judge_.replies(["a text"])
+        finally:
+            server.shutdown()
+
+
+class _Dripping(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.recv(1 << 16)
+        self.request.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        with contextlib.suppress(OSError):
+            for _ in range(200):
+                self.request.sendall(b" ")
+                time.sleep(0.02)
+
+
+def test_a_file_with_more_than_one_key_is_refused_and_not_told(tmp_path: Path) -> None:
+    (key := tmp_path / "key").write_text("secret-one\nsecret-two\n")
+    key.chmod(0o600)
+    with pytest.raises(EvaluationError, match="one word of ASCII") as refused:
+        models.key_of(str(key))
+    assert "secret-" not in str(refused.value)
