@@ -8,6 +8,7 @@ anything is cut off), as `candidate_log_probs` keeps them.
 """
 
 import contextlib
+import http.client
 import json
 import math
 import signal
@@ -101,7 +102,7 @@ class CompletionServer:
         try:
             with urllib.request.urlopen(self.url + "/version", timeout=10) as response:  # noqa: S310 - 127.0.0.1
                 return str(json.load(response)["version"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
             raise ServerError(f"{self.url}/version: the server does not say which engine it is ({error})") from error
 
     def _answer(self, prompt: Sequence[int], sampling: Sampling, seed: int, stop_ids: set[int]) -> Generated:
@@ -130,7 +131,7 @@ class CompletionServer:
                     return found
             except urllib.error.HTTPError as error:
                 raise ServerError(f"{path}: the server says {error.code}: {error.read(2000).decode(errors='replace')}") from error
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, http.client.HTTPException) as error:
                 # A seed gives the same answer each time, so a connection that broke (a full backlog resets it) may be made again.
                 if pause_s is None or not _broken(error):
                     raise ServerError(f"{path}: the server gives no answer: {error}") from error
@@ -144,7 +145,7 @@ class CompletionServer:
 
 def _broken(error: Exception) -> bool:
     """Whether the connection itself failed, not what came over it."""
-    return isinstance(getattr(error, "reason", error), ConnectionError)
+    return isinstance(getattr(error, "reason", error), (ConnectionError, http.client.IncompleteRead))
 
 
 def _read(body: Mapping[str, Any], sampling: Sampling, stop_ids: set[int]) -> Generated:
@@ -220,7 +221,7 @@ def _await(server: CompletionServer, process: subprocess.Popen[bytes], log: Path
         try:
             served = server.models()
             break
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException) as error:
             if stopping():
                 raise ServerError("the program was asked to stop before the server answered") from error
             if time.monotonic() > until:

@@ -3,7 +3,9 @@
 import os
 import signal
 import socket
+import socketserver
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 from include.domain.spec import RunSpec  # noqa: E402
 from include.runtime import completion_server as completion_server_module  # noqa: E402
-from include.runtime.completion_server import ServerError, ServerStart, _read, completion_server  # noqa: E402
+from include.runtime.completion_server import CompletionServer, ServerError, ServerStart, _read, completion_server  # noqa: E402
 from include.runtime.generation import Sampling  # noqa: E402
 from include.training.candidate_log_probs import read_log_probs  # noqa: E402
 from tests.training.harness import PROJECT, Started, Store, cluster_python  # noqa: E402
@@ -188,3 +190,23 @@ def test_an_answer_ends_with_its_end_token_or_at_its_length() -> None:
     assert (ended.tokens, ended.finish_reason, ended.log_probs) == ([5, 2], "eos", [-0.5, -0.1])
     cut = {"logprobs": {"tokens": ["token_id:5", "token_id:6"], "token_logprobs": [-0.5, -0.1]}, "finish_reason": "length"}
     assert _read({"choices": [cut]}, Sampling(1.0, max_new_tokens=2), {2}).finish_reason == "length"
+
+
+@pytest.mark.parametrize("sent", [b'HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"choices":', b"SSH-2.0-OpenSSH_9.2\r\n\r\n"])
+def test_a_server_that_falls_in_the_middle_of_an_answer_gives_none(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that the signal reached which stops the program: this error is what tells an interruption from a failure."""
+    monkeypatch.setattr(completion_server_module, "RETRY_AFTER_S", (0.0,))
+
+    class Falls(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1 << 16)
+            self.request.sendall(sent)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Falls) as fallen:
+        threading.Thread(target=fallen.serve_forever, daemon=True).start()
+        server = CompletionServer(fallen.server_address[1], 1, "policy")
+        with pytest.raises(ServerError, match="gives no answer"):
+            server.generate([[1]], Sampling(0.0, 1.0, None, 4), [1], {2})
+        with pytest.raises(ServerError, match="does not say which engine it is"):
+            server.version()
+        fallen.shutdown()
