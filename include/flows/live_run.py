@@ -86,7 +86,7 @@ def status_of(view: JobView) -> str:
 def settle(key: str) -> str | None:
     """Ends what MLflow shows as running of a key on which nobody works: FINISHED, FAILED or KILLED, or None where it goes on, or had ended.
 
-    Never raises for an MLflow that is away: the reconciler comes by again.
+    Never raises: it comes after a task's own end, which must stay as it is, and the reconciler comes by again.
     """
     try:
         if (status := _status(key)) is None:
@@ -94,7 +94,7 @@ def settle(key: str) -> str | None:
         if status == "FINISHED":
             _tell_committed(key)
         return status if services.registry().end_run(key, status) else None
-    except (AlignmentError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - the catalog's database and MLflow's client raise errors of their own
         log.warning("MLflow does not show yet how %s ended: %s", key, error)
         return None
 

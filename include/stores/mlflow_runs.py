@@ -1,6 +1,6 @@
 """Runs of an MLflow server over REST, as more than one writer needs them: found or made once by their key, and points as they are kept."""
 
-import math
+import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +15,7 @@ PARAMETER_LENGTH = 250
 """MLflow cuts a longer value without a word, at 6000 characters; ours are short or not parameters at all."""
 POINTS_A_CALL, MOST_PARAMETERS = 900, 90  # the server takes 1000 and 100 in one call
 TAG_LENGTH = 4900
-_PAGE = 20_000
+_PAGE, _MOST = 20_000, 2**63
 _RESERVED = ("step", "time", "tokens")
 _NAME = re.compile(r"[\w.\-:/ ]{1,250}\Z")
 _UNKNOWN = re.compile(r"[^\w.\-:/ ]")
@@ -63,7 +63,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 def parameters_of(config: Mapping[str, Any]) -> dict[str, str]:
     """What of a configuration is shown as parameters: what is short, and named as MLflow takes it."""
-    short = [(name, value) for name, value in flat(config) if len(value) <= PARAMETER_LENGTH and _NAME.match(name)]
+    short = [(name, value) for name, value in flat(config) if len(value) <= PARAMETER_LENGTH and _NAME.match(name) and _is_path(name)]
     return dict(short[:MOST_PARAMETERS])
 
 
@@ -85,24 +85,36 @@ def tags_of_spec(spec: RunSpec, config: Mapping[str, Any]) -> dict[str, str]:
 
 def points_of(rows: Sequence[Row], base_ms: int | None = None) -> list[Json]:
     """MLflow's points of rows: key, value, timestamp (ms), step. Times come from the rows, so that a repetition gives the same points and not
-    more of them; `base_ms` stands for a row that has none, which is left out without it. So is what is no finite number."""
+    more of them; `base_ms` stands for a row that has none, which is left out without it. So is what is no number that MLflow takes: it would
+    refuse the others with it."""
     points = []
     for row in rows:
         at_ms = _time_ms(row.get("time"), base_ms)
-        if at_ms is None or not _number(row.get("step")):
+        if at_ms is None or not _number(row.get("step")) or abs(row["step"]) >= _MOST:
             continue
         for name, value in row.items():
             if name not in _RESERVED and _number(value):
-                points.append({"key": _UNKNOWN.sub("_", name)[:250], "value": float(value), "timestamp": at_ms, "step": int(row["step"])})
+                points.append({"key": _key(name), "value": float(value), "timestamp": at_ms, "step": int(row["step"])})
     return points
 
 
 def _time_ms(time: Any, base_ms: int | None) -> int | None:
-    return int(float(time) * 1000) if _number(time) and time else base_ms
+    return int(float(time) * 1000) if _number(time) and 0 < time < _MOST / 1000 else base_ms
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 1e300
+    """Finite, and no integer that is larger than any float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _key(name: str) -> str:
+    """A metric's name as MLflow takes it: also as a path below a folder."""
+    key = _UNKNOWN.sub("_", name)[:250]
+    return key if _is_path(key) else "_" + key.replace("/", "_")[:249]
+
+
+def _is_path(name: str) -> bool:
+    return name == posixpath.normpath(name) and name != "." and not name.startswith(("/", ".."))
 
 
 def log_batch(tracking: Tracking, run_id: str, points: Sequence[Json] = (), tags: Mapping[str, str] | None = None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from include.stores.errors import RegistryError
 
 TIMEOUT_S, ATTEMPTS = 10, 3
+_PAGE = 50
 _API = "/api/2.0/mlflow/"
 
 
@@ -77,8 +78,14 @@ class Tracking:
 
     def runs(self, experiment_id: str, query: str) -> list[dict[str, Any]]:
         """The runs that a filter finds, oldest first."""
-        found = self.post("runs/search", experiment_ids=[experiment_id], filter=query, max_results=50)
-        return sorted(found.get("runs", []), key=lambda run: (int(run["info"]["start_time"]), str(run["info"]["run_id"])))
+        found: list[dict[str, Any]] = []
+        token = ""
+        while True:
+            more = {"page_token": token} if token else {}
+            page = self.post("runs/search", experiment_ids=[experiment_id], filter=query, max_results=_PAGE, **more)
+            found += page.get("runs", [])
+            if not (token := page.get("next_page_token", "")):
+                return sorted(found, key=lambda run: (int(run["info"]["start_time"]), str(run["info"]["run_id"])))
 
     def model(self, name: str) -> dict[str, Any] | None:
         """A registered model with its aliases, or None."""

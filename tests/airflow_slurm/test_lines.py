@@ -108,6 +108,12 @@ async def test_each_line_comes_once_and_half_a_line_when_it_is_whole(tmp_path: P
     assert [line for _, line in Notebook.got] == ["one", "two", "three"]
 
 
+async def test_a_line_ends_where_its_writer_ended_it(tmp_path: Path) -> None:
+    write(tmp_path, '{"a": "\u2028 \x85 \x0c"}\n\ntwo\n')
+    await settled(follower(tmp_path))
+    assert [line for _, line in Notebook.got] == ['{"a": "\u2028 \x85 \x0c"}', "", "two"]
+
+
 async def test_a_process_that_takes_over_goes_on_where_the_taker_says(tmp_path: Path) -> None:
     write(tmp_path, "one\n")
     await settled(follower(tmp_path))

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from airflow_slurm.receipts import JobEnd
 from airflow_slurm.slurm.states import Phase
@@ -94,6 +95,17 @@ def test_a_tracker_that_is_away_is_said_and_stops_nothing(
     monkeypatch.setattr(plane.registry, "running", away)
     assert settle_all() == []
     assert "MLflow does not answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [ValueError("the client's own"), OperationalError("select", {}, Exception("locked"))])
+def test_no_error_takes_the_place_of_the_tasks_own_end(plane: Plane, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fails(*_: Any) -> Any:
+        raise error
+
+    key = planned(plane)
+    closed(key, "failed")
+    monkeypatch.setattr(plane.registry, "end_run", fails)
+    assert settle(key) is None
 
 
 @pytest.mark.parametrize(

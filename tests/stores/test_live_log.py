@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from include.domain.spec import Report
+from include.stores import tracking
 from include.stores.catalog import Catalog
 from include.stores.live_log import LIVE_TAG
 from include.stores.mlflow_runs import run_of
@@ -130,6 +131,27 @@ def test_figures_that_are_none_are_left_out_and_names_are_made_fit(registry: Reg
     run = run_of(registry.tracking, registry.experiment_id, asked.key)
     assert run is not None
     assert [metric["key"] for metric in run["data"]["metrics"]] == ["a_b"]
+
+
+def test_what_the_server_would_refuse_keeps_nothing_else_from_it(registry: Registry) -> None:
+    asked = spec()
+    log = registry.live(asked, "1-7.0")
+    log.begin()
+    names = ["loss", "", ".", "..", "../up", "/root", "a//b", "a/", "slice/en"]
+    odd = [{"step": 1, "time": 1.0, "huge": 10**400}, {"step": 1e299, "time": 1.0, "far": 1}, {"step": 1, "time": 1e299, "late": 1}]
+    log.tell([*odd, {"step": 1, "time": -5.0, "early": 1}, {"step": 2, "time": 5.0, **dict.fromkeys(names, 1.0)}], 9)
+    run = run_of(registry.tracking, registry.experiment_id, asked.key)
+    assert run is not None
+    shown = sorted(metric["key"] for metric in run["data"]["metrics"])
+    assert shown == sorted(["loss", "_", "_.", "_..", "_.._up", "__root", "_a__b", "_a_", "slice/en"])
+
+
+def test_all_that_run_are_found_however_many(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "_PAGE", 2)
+    keys = [spec(seed=seed).key for seed in range(5)]
+    for seed in range(5):
+        registry.live(spec(seed=seed), "1-7.0").begin()
+    assert set(keys) <= set(registry.running())
 
 
 def test_a_tag_that_somebody_spoilt_is_begun_anew(registry: Registry) -> None:

@@ -167,7 +167,8 @@ class LineFollower:
         end = offset + (len(whole) or (len(data) if len(data) >= PIECE else 0))
         if end == offset:
             return False
-        lines = whole.decode("utf-8", "replace").splitlines()
+        # Not splitlines(): a line of JSON may hold what that takes for the end of one.
+        lines = whole.decode("utf-8", "replace").split("\n")[:-1]
         if await self._safely(lambda: self._made().take(file, lines, end)):
             self._offset = end
             return len(data) >= PIECE
