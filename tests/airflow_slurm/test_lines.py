@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -112,6 +113,25 @@ async def test_a_line_ends_where_its_writer_ended_it(tmp_path: Path) -> None:
     write(tmp_path, '{"a": "\u2028 \x85 \x0c"}\n\ntwo\n')
     await settled(follower(tmp_path))
     assert [line for _, line in Notebook.got] == ['{"a": "\u2028 \x85 \x0c"}', "", "two"]
+
+
+async def test_many_jobs_whose_taker_is_away_make_it_rest_once_and_a_long_trouble_goes_on_resting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Notebook.trouble = OSError("away")
+    write(tmp_path, "one\n")
+    clock = [0.0]
+    monkeypatch.setattr(lines, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    watching = [follower(tmp_path) for _ in range(5)]
+    rests = []
+    for _ in range(1100):
+        clock[0] = lines._RESTS[f"{__name__}.Notebook"].until
+        for each in watching:
+            await each.look(RUNNING)
+        await asyncio.gather(*(each._task for each in watching if each._task is not None))
+        rests.append(lines._RESTS[f"{__name__}.Notebook"].until - clock[0])
+    assert rests[:6] == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0]
+    assert set(rests[6:]) == {600.0}
 
 
 async def test_a_process_that_takes_over_goes_on_where_the_taker_says(tmp_path: Path) -> None:

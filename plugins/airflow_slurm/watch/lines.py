@@ -84,9 +84,14 @@ class _Rest:
     failures: int = 0
     until: float = 0.0
 
-    def failed(self) -> None:
-        self.until = time.monotonic() + min(LONGEST_REST_S, FIRST_REST_S * 2**self.failures)
+    def failed(self) -> bool:
+        """Whether it is the first time in a row. Calls of other jobs that were under way as it began to rest fail with it, and count no more."""
+        now = time.monotonic()
+        if now < self.until:
+            return False
+        self.until = now + min(LONGEST_REST_S, FIRST_REST_S * 2 ** min(self.failures, 10))
         self.failures += 1
+        return self.failures == 1
 
 
 _RESTS: dict[str, _Rest] = {}
@@ -185,8 +190,7 @@ class LineFollower:
             async with asyncio.timeout(PIECE_TIMEOUT_S):
                 await asyncio.get_running_loop().run_in_executor(_THREADS, call)
         except Exception as error:  # noqa: BLE001 - the taker is the application's and may raise anything; the job is watched all the same
-            self._rest.failed()
-            said = self._log.warning if self._rest.failures == 1 else self._log.debug
+            said = self._log.warning if self._rest.failed() else self._log.debug
             words = str(error) or type(error).__name__
             said("What the job writes to %s is not shown elsewhere now (it is tried again): %s", self._lines.path, words)
             return False
