@@ -44,6 +44,8 @@ def _not_done(task: JobSteps, context: Context, state: dict[str, Any], view: Job
         return task._start(context, {"resubmits": state["resubmits"]})
     if (resubmits := int(state["resubmits"]) + 1) > int(state["max_resubmits"]):
         words = f"{view.describe()}: its controller brought it back {resubmits} times in one try of the task."
+        task._close(state, JobEnd("failed", ROLLED_BACK, words, view, who(state["owner"])))
+        settle_hold(state, lift=False)  # whoever lifted it later would start it beside its successor
         raise JobFailed(words, cause=ROLLED_BACK) from error
     task.log.warning("The controller lost the run of job %s, and it did not make all it should: %s It runs again.", view.job_id, error)
     settle_hold(state, lift=True)
