@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
     make.add_argument("--python", default=_base_python(), help="whose pip brings the wheels (%(default)s)")
     make.set_defaults(run=_make)
     site_bundle.add_to(inner)
-    for name in ("verify", "install"):
+    for name in ("make", "verify", "install"):
         inner.choices[name].set_defaults(run=_translated(inner.choices[name].get_default("run")))
 
 
@@ -129,7 +129,8 @@ def _wheels(wish: Wish, scratch: Path) -> dict[str, Path]:
         locks = {name: _member(tar, file) for name, file in LOCKS.items()}
     files: dict[str, Path] = {}
     for name, lock in locks.items():
-        folder = wish.wheels / hashlib.sha256(lock.encode()).hexdigest()[:16]
+        wanted = [lock, _platform(wish.python), os.environ.get("TORCH_INDEX", "")]
+        folder = wish.wheels / hashlib.sha256(canonical_bytes(wanted)).hexdigest()[:16]
         _bring(wish, folder, lock)
         brought = {_name_of(path): path for path in sorted(folder.glob("*.whl"))}
         pins = [line.partition(";")[0].strip() for line in lock.splitlines() if line.strip() and not line.lstrip().startswith(("#", "--"))]
@@ -140,7 +141,8 @@ def _wheels(wish: Wish, scratch: Path) -> dict[str, Path]:
             lines.append(f"{pin} --hash={sha256_file(wheel)}\n")
         (scratch / "locks" / f"{name}.txt").write_text("".join(lines), "utf-8")
         files[f"locks/{name}.txt"] = scratch / "locks" / f"{name}.txt"
-    pip = next(path for path in sorted(folder.glob("pip-*.whl")))
+    if (pip := next(iter(sorted(folder.glob("pip-*.whl"))), None)) is None:
+        raise BundleRefused(f"{folder} holds no pip any more: remove it, and make the bundle again")
     return files | {f"wheels/{pip.name}": pip}
 
 
@@ -154,7 +156,7 @@ def _member(tar: tarfile.TarFile, name: str) -> str:
 
 
 def _bring(wish: Wish, folder: Path, lock: str) -> None:
-    """pip downloads what is published as a wheel and builds the rest; its settings (index, links) hold. Done once for each lock."""
+    """pip downloads what is published as a wheel and builds the rest; its settings (index, links) hold. Done once for each lock, Python and index."""
     if (folder / "whole").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -279,7 +281,10 @@ def _write(files: Mapping[str, Path], target: Path) -> str:
 
 
 def _run(argv: list[str], folder: Path, what: str, env: Mapping[str, str] | None = None) -> str:
-    done = subprocess.run(argv, cwd=folder, env={**os.environ, **(env or {})}, text=True, capture_output=True, check=False)
+    try:
+        done = subprocess.run(argv, cwd=folder, env={**os.environ, **(env or {})}, text=True, capture_output=True, check=False)
+    except OSError as error:
+        raise BundleRefused(f"{what}: {error}") from error
     if done.returncode != 0:
         raise BundleRefused(f"{what}: {(done.stderr or done.stdout).strip()[-1500:] or f'it ended with {done.returncode}'}")
     return done.stdout

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,19 @@ def test_a_commit_or_a_package_that_is_not_there_is_named(
     monkeypatch.setenv("PIP_FIND_LINKS", str(place / "nothing"))
     with pytest.raises(BundleRefused, match=r"(?s)could not bring every package.*No matching distribution found for"):
         make_bundle(wish(wheels="none"), tmp_path / "x.tar")
+
+
+def test_wheels_that_were_brought_for_another_python_or_index_are_not_taken(
+    wish: Callable[..., Wish], place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bundle(wish(wheels="kept"), tmp_path / "x.tar")
+    kept = set((place / "kept").iterdir())
+    monkeypatch.setenv("TORCH_INDEX", str(place / "nothing"))
+    make_bundle(wish(wheels="kept"), tmp_path / "x.tar")
+    assert len(kept) == 2
+    assert len(set((place / "kept").iterdir()) - kept) == 2
+    with pytest.raises(BundleRefused, match="no-python is no Python"):
+        make_bundle(replace(wish(wheels="kept"), python=str(place / "no-python")), tmp_path / "x.tar")
 
 
 def test_the_command_says_what_is_wrong_in_one_line(bundle: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
