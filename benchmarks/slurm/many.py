@@ -9,19 +9,30 @@ job every 5 s for a small share of the jobs, as what it costs is proportional to
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import time
 from typing import Any
 
+from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, QUEUE_COLUMNS
 from benchmarks.slurm.site import CONN_ID, Site, markdown, percentile, private_site
 from benchmarks.slurm.watched import Watcher
 
+#: Stands for the mark of the question in the files that are printed.
+_MARK = "@"
+#: Prints its file with the mark that ours gives, as the real command does; of one job, to who asks with ``-j``, the state alone.
 _PRINTS = """#!/bin/sh
+file="${0%/bin/*}/${0##*/}.txt"
 echo "${0##*/}" >> "${0%/bin/*}/commands"
-case "$*" in
-  *-j\\ *) for word; do [ "$last" = -j ] && exec grep "^$word|" "${0%/bin/*}/${0##*/}.txt"; last=$word; done ;;
-  *) exec cat "${0%/bin/*}/${0##*/}.txt" ;;
-esac
+for word; do
+  case "$word" in
+    --Format=*\\|*|--delimiter=*\\|*) mark="${word##*|}"; [ -n "$mark" ] && exec sed "s/@/$mark/g" "$file" ;;
+  esac
+  [ "$last" = -j ] && exec sed -n "s/^$word|[^|]*|\\([^|]*\\)|.*/\\1/p" "$file"
+  last=$word
+done
+echo "unknown question: $*" >&2
+exit 1
 """
 
 
@@ -41,15 +52,21 @@ def main() -> None:
             (site.bin / name).write_text(_PRINTS)
         ours, delays = _ours(site, options)
         theirs = _theirs(site, options)
-    looks = ours["wall_s"] / options.interval
-    cpu_s = ours["cpu_s"] / looks * 60
-    baseline_cpu_s = theirs["cpu_s"] / theirs["wall_s"] * 3600 / options.baseline_jobs * options.jobs
+    hourly = 60 / (ours["wall_s"] / options.interval)
+    share = 3600 / theirs["wall_s"] / options.baseline_jobs * options.jobs
+    cpu_s, baseline_cpu_s = ours["cpu_s"] * hourly, theirs["cpu_s"] * share
+    commands, baseline_commands = ours["commands"] * hourly, theirs["commands"] * share
     rows = [
-        ["one loop for all", str(options.jobs), "60", f"{cpu_s:.0f}", f"{ours['peak_mib']:.0f}", f"{ours['bare_mib']:.0f}", f"{percentile(delays, 0.95):.1f}"],
-        ["a trigger a job, every 5 s", f"{options.jobs} (from {options.baseline_jobs})", f"{options.jobs * 720}", f"{baseline_cpu_s:.0f}", "–", "–", "–"],
+        ["one loop for all", f"{options.jobs}", f"{commands:.0f}", f"{cpu_s:.0f}", f"{ours['peak_mib']:.0f}", f"{ours['bare_mib']:.0f}", f"{percentile(delays, 0.95):.1f}"],
+        ["a trigger a job, every 5 s", f"{options.jobs} (from {options.baseline_jobs})", f"{baseline_commands:.0f}", f"{baseline_cpu_s:.0f}", "–", "–", "–"],
     ]  # fmt: skip
-    print(markdown(["way", "jobs", "squeue/h", "CPU s/h", "peak MiB", "of them imports", f"delay p95 s at {options.interval:.0f} s"], rows))
-    print(f"\nCPU {baseline_cpu_s / cpu_s:.0f} ×, commands {options.jobs * 720 // 60} ×; {len(delays)} ends seen, {ours['missed']} not.")
+    print(
+        markdown(["way", "jobs", "commands/h", "CPU s/h", "peak MiB", "of them imports", f"delay p95 s at {options.interval:.0f} s"], rows)
+    )
+    print(
+        f"\nCPU {baseline_cpu_s / cpu_s:.0f} ×, commands {baseline_commands / commands:.0f} ×; {len(delays)} ends seen, {ours['missed']} not."
+    )
+    print(f"Load of this machine: {os.getloadavg()[1]:.1f} (five minutes) on {os.cpu_count()} cores.")
 
 
 def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list[float]]:
@@ -59,6 +76,7 @@ def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list
     states = {job["id"]: "RUNNING" if "log" in job else "PENDING" for job in jobs}
     _write(site, states)
     watcher = _start(site, "ours", jobs, options)
+    commands = site.commands()
     ended: dict[str, float] = {}
     for _ in range(options.looks):
         time.sleep(options.interval)
@@ -68,7 +86,9 @@ def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list
             ended[job_id] = time.time()
         _write(site, states)
     time.sleep(options.interval * 1.1 + 2)
+    commands = site.commands() - commands
     usage, seen = watcher.stop()
+    usage["commands"] = commands
     usage["missed"] = len(ended.keys() - seen.keys())
     return usage, [seen[job_id] - at for job_id, at in ended.items() if job_id in seen]
 
@@ -77,23 +97,37 @@ def _theirs(site: Site, options: argparse.Namespace) -> dict[str, Any]:
     jobs = [{"id": str(i), "name": f"job-{i}"} for i in range(options.jobs, options.jobs - options.baseline_jobs, -1)]
     _write(site, {str(i): "RUNNING" for i in range(1, options.jobs + 1)})
     watcher = _start(site, "peers", jobs, options)
+    commands = site.commands()
     time.sleep(options.baseline_seconds)
-    return watcher.stop()[0]
+    return {"commands": site.commands() - commands} | watcher.stop()[0]
 
 
 def _write(site: Site, states: dict[str, str]) -> None:
     now = int(time.time())
-    queue = "".join(
-        f"{i}|{i}|{state}|0|0|{now - 999}|{now - 99 if state != 'PENDING' else 'N/A'}|{now + 9999}|1|{'n1' if state != 'PENDING' else ''}|"
-        f"{'None' if state != 'PENDING' else 'Priority'}|job-{i}\n"
-        for i, state in states.items()
-    )
-    ended = "".join(
-        f"{i}|{i}|COMPLETED|0:0|{now - 999}|{now - 99}|{now}|99|1|n1|job-{i}\n" for i, state in states.items() if state == "COMPLETED"
-    )
+    queue = "".join(_queue_row(job_id, state, now) for job_id, state in states.items())
+    ended = "".join(_accounting_row(job_id, now) for job_id, state in states.items() if state == "COMPLETED")
     for name, text in (("squeue", queue), ("sacct", ended)):
         (site.folder / f".{name}").write_text(text)
         (site.folder / f".{name}").rename(site.folder / f"{name}.txt")
+
+
+def _queue_row(job_id: str, state: str, now: int) -> str:
+    waits = state == "PENDING"
+    values = {
+        "JobID": job_id, "JobArrayID": job_id, "State": state, "RestartCnt": "0", "exit_code": "0", "SubmitTime": f"{now - 999}",
+        "StartTime": "N/A" if waits else f"{now - 99}", "EndTime": f"{now + 9999}", "NumNodes": "1", "NodeList": "" if waits else "n1",
+        "Reason": "Priority" if waits else "None", "Name": f"job-{job_id}",
+    }  # fmt: skip
+    return "".join(f"{values[column]}{DELIMITER}" for column in QUEUE_COLUMNS) + f"{_MARK}\n"
+
+
+def _accounting_row(job_id: str, now: int) -> str:
+    values = {
+        "JobIDRaw": job_id, "JobID": job_id, "State": "COMPLETED", "ExitCode": "0:0", "Submit": f"{now - 999}", "Start": f"{now - 99}",
+        "End": f"{now}", "ElapsedRaw": "99", "NNodes": "1", "NodeList": "n1", "JobName": f"job-{job_id}",
+        "AllocTRES": "billing=8,cpu=8,gres/gpu=2,gres/gpu:a100=2,mem=64G,node=1",
+    }  # fmt: skip
+    return "".join(f"{values[column]}{DELIMITER}{_MARK}" for column in ACCOUNTING_COLUMNS) + "\n"
 
 
 def _start(site: Site, kind: str, jobs: list[dict[str, Any]], options: argparse.Namespace) -> Watcher:
