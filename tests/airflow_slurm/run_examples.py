@@ -22,6 +22,7 @@ def main(dags: Path, folder: str) -> dict[str, Any]:
     for dag_id in ("example_slurm_job", "example_slurm_array"):
         run = bag.dags[dag_id].test(run_conf={"folder": folder, "shards": 3})
         told[dag_id] = {"run_id": run.run_id, "tasks": states_of(dag_id, run.run_id)}
+    told["example_slurm_job"]["add"] = result_of("example_slurm_job", told["example_slurm_job"]["run_id"], "add")
     told["example_slurm_reconcile"] = reconciled(bag.dags["example_slurm_reconcile"], told["example_slurm_job"]["run_id"])
     told["job_page"] = page("example_slurm_job", told["example_slurm_job"]["run_id"], "add", "/output/1")
     told["array_page"] = page("example_slurm_array", told["example_slurm_array"]["run_id"], "score", "/output/1?shard=2")
@@ -51,6 +52,15 @@ def states_of(dag_id: str, run_id: str) -> dict[str, str]:
     with create_session() as session:
         rows = session.scalars(select(TaskInstance).where(TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id))
         return {row.task_id: str(row.state) for row in rows}
+
+
+def result_of(dag_id: str, run_id: str, task_id: str) -> Any:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = session.scalars(XComModel.get_many(run_id=run_id, dag_ids=dag_id, task_ids=task_id, key="return_value")).one()
+        return XComModel.deserialize_value(found)
 
 
 def page(dag_id: str, run_id: str, task_id: str, output: str) -> dict[str, Any]:

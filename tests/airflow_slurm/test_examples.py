@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,9 +68,13 @@ def test_the_package_says_that_it_is_typed() -> None:
 def test_the_examples_run_by_dag_test_and_their_pages_show_them(
     slurm: PrivateSlurm, alone: dict[str, str], shared: Path, tmp_path: Path
 ) -> None:
+    events = tmp_path / "events.jsonl"
     environ = alone | {
         "AIRFLOW_CONN_SLURM_DEFAULT": connection_uri(slurm),
         "AIRFLOW__SLURM__RECEIPTS_CONFIG": json.dumps({"root": str(tmp_path / "receipts")}),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps({"type": "file", "log_file_path": str(events), "append": True}),
+        "AIRFLOW__OPENLINEAGE__NAMESPACE": "examples",
+        "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "120",
     }
     done = run(str(Path(__file__).parent / "run_examples.py"), environ, str(PACKAGE / "example_dags"), str(shared))
     assert done.returncode == 0, done.stderr[-3000:] + done.stdout[-3000:]
@@ -85,3 +90,20 @@ def test_the_examples_run_by_dag_test_and_their_pages_show_them(
     assert "COMPLETED" in told["array_page"]["page"]
     assert "shard 2 is done" in told["array_page"]["output"]
     assert "[job " in done.stdout + done.stderr
+    job = emitted(events, "example_slurm_job.add")
+    assert {name: job[name] for name in ("jobId", "attempt", "submission", "state")} == {
+        "jobId": told["example_slurm_job"]["add"]["job_id"], "attempt": 1, "submission": 1, "state": "COMPLETED",
+    }  # fmt: skip
+    assert job["nodeList"]
+    assert emitted(events, "example_slurm_array.score")["jobId"]
+
+
+def emitted(path: Path, job: str) -> dict[str, Any]:
+    """The facet of a task in the one event of its end that OpenLineage's provider wrote."""
+    events = [json.loads(line) for line in path.read_text().splitlines()]
+    ended = [event for event in events if event["job"]["name"] == job and event["eventType"] == "COMPLETE"]
+    assert len(ended) == 1, [(event["job"]["name"], event["eventType"]) for event in events]
+    facet: dict[str, Any] = ended[0]["run"]["facets"]["slurm"]
+    assert facet["_schemaURL"].endswith("/slurm/schemas/1-0-0/SlurmRunFacet.json")
+    found: dict[str, Any] = facet["job"]
+    return found
