@@ -118,8 +118,9 @@ class SlurmJobTrigger(ClusterTrigger):
                 self.log.info("Task is %s: job %s is left alone.", state or "not known", wait.job_id)
                 return
             policy = StopPolicy(**wait.stop)
+            store = await asyncio.to_thread(wait.store)  # which may open a database
             async with shared_client(self.slurm_conn_id) as client:
-                view = await give_up(client, wait.store(), wait.key, wait.owner, wait.job_name, policy, by="on_kill")
+                view = await give_up(client, store, wait.key, wait.owner, wait.job_name, policy, by="on_kill")
             self.log.info(
                 "Task is %s: %s", state, view.describe() if view else f"job {wait.job_id} was left to its other owners, or had ended"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -57,6 +58,13 @@ async def test_fifty_share_one_connection_and_its_looks(store: FileReceipts, mon
     assert [sorted(argv[3:]) for argv in crowd.asked if argv[0] == "scancel"] == [[str(1000 + i) for i in range(50)]]
     assert all(argv[1:3] == ["--batch", "--signal=USR1"] for argv in crowd.asked if argv[0] == "scancel")
     assert all((end := store.end_of(key, 1)) is not None and end.closed_by == "on_kill" for key in keys)
+
+
+async def test_no_store_is_opened_in_the_loops_own_thread(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    crowd, opened, of = Crowd(), [], Wait.store
+    monkeypatch.setattr(Wait, "store", lambda wait: opened.append(threading.current_thread() is threading.main_thread()) or of(wait))
+    await failed_at_once(crowd, store, crowd.submitted(store, 2), monkeypatch)
+    assert opened == [False, False]
 
 
 async def test_those_that_do_not_save_are_cancelled_in_order(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:

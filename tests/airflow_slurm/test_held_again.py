@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.holds import has_stood
 from airflow_slurm.truth.reconcile import FORGOTTEN, LAUNCH_FAILED_HELD, Observation, judge
 from airflow_slurm.truth.view import JobView
-from airflow_slurm.watch.waiting import HELD_AGAIN
+from airflow_slurm.watch.waiting import HELD_AGAIN, Wait
 
 from .held_jobs import Files, Node, Site, Watch
 from .tasks import Make
@@ -56,6 +57,15 @@ async def test_what_slurm_could_not_launch_again_is_ended_in_its_hold_and_lost(k
     second = await Watch(kept, node).look()
     assert second is not None
     assert (second["view"]["phase"], second["view"]["cause"]) == ("lost", cause)
+
+
+async def test_the_store_is_never_opened_in_the_loops_own_thread(kept: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bool] = []
+    of = Wait.store
+    monkeypatch.setattr(Wait, "store", lambda wait: opened.append(threading.current_thread() is threading.main_thread()) or of(wait))
+    assert await Watch(kept, held(LAUNCH_FAILED_HELD)).looks(6) is not None
+    assert opened
+    assert not any(opened)
 
 
 async def test_a_hold_that_is_lifted_meanwhile_is_left_alone(kept: FileReceipts) -> None:

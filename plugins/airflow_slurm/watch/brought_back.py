@@ -74,7 +74,7 @@ class BroughtBack:
     async def _cancel_noted(self, client: SlurmClient, ids: Sequence[str], cause: str) -> None:
         if not self._ended.keys() >= set(ids):
             note = {"job_id": self._wait.job_id, "ended": list(ids), "cause": cause}
-            await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, ROLLED_BACK, note)
+            await asyncio.to_thread(lambda: self._wait.store().incident(self._wait.key, self._wait.n, ROLLED_BACK, note))
             self._ended |= dict.fromkeys(ids, cause)
         # Only while they wait: somebody may have lifted the hold since the look.
         await client.cancel(ids, cluster=self._wait.cluster, waiting_only=True)

@@ -103,14 +103,17 @@ class _Follower:
         if self._hub.client is None or not self._wait.receipts:
             return
         for job_id in snapshot.doubles.get(self._wait.job_name, ()):
-            detail = {"kept": self._wait.job_id, "cancelled": [job_id]}
             try:
                 await self._hub.client.cancel(job_id, cluster=self._wait.cluster)
-                await asyncio.to_thread(self._wait.store().incident, self._wait.key, self._wait.n, "several_jobs_of_one_name", detail)
+                await asyncio.to_thread(self._note_doubles, job_id)
                 self._log.error("Slurm: another job of this submission, %s, was queued late; cancelled while it was held.", job_id)
             except Exception as error:  # noqa: BLE001
                 # As above; what is still there is seen again with the next look.
                 self._log.warning("Job %s, a double of this one, could not be cancelled now: %s", job_id, error)
+
+    def _note_doubles(self, job_id: str) -> None:
+        detail = {"kept": self._wait.job_id, "cancelled": [job_id]}
+        self._wait.store().incident(self._wait.key, self._wait.n, "several_jobs_of_one_name", detail)
 
     async def _settle_hold(self, row: QueueRow | None, ran: bool | None, at: float) -> Step:
         """See :mod:`airflow_slurm.truth.holds`: the hold is lifted here, what else has to be done is given back."""
