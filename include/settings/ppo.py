@@ -31,7 +31,7 @@ class PpoRewardSettings(Settings):
 
 
 class PpoGuards(Settings):
-    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.rl.guards`."""
+    """Limits past which PPO stops with its last good checkpoint kept; see `include.training.rl.guard_limits`."""
 
     kl_negative: float = -1.0
     kl_max: float = 50.0
@@ -50,6 +50,10 @@ class PpoGuards(Settings):
     masked_share: float = added_identity(0.2, ge=0, lt=1)
     hacking_disagreement: float = added_identity(0.5, gt=0)
     hacking_length: float = added_identity(2.0, gt=1)
+    entropy_floor: float = added_identity(1e-3, ge=0)
+    """Nats a token: below it for `consecutive` iterations is a collapse, however different the answers to different prompts are; 0: none."""
+    flat_iterations: int = added_identity(10, ge=0)
+    """So many iterations in a row in which all rewards are one number stop the run; 0: none."""
 
 
 class PpoLag(Settings):

@@ -146,7 +146,7 @@ def test_whatever_a_program_reads_can_be_set(stage: str) -> None:
 
 def test_limits_of_guards_and_rewards_are_those_of_the_programs() -> None:
     from include.runtime.settings import Settings as Config
-    from include.training.rl.guards import GuardLimits
+    from include.training.rl.guard_limits import GuardLimits
     from include.training.rl.settings import RewardMix
 
     assert GuardLimits.from_config(PpoGuards().model_dump()) == GuardLimits()

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from include.training.rl.guards import BatchFigures, GuardLimits, Guards, GuardStop
+from include.training.rl.guard_limits import BatchFigures, GuardLimits, GuardStop
+from include.training.rl.guards import Guards
 
-CALM = BatchFigures(0.3, 1.0, 0.01, 0.5, 0.6, 12.0, 0.9, 0.1, 0.5)
+CALM = BatchFigures(0.3, 1.0, 0.01, 0.5, 0.6, 12.0, 0.9, 0.1, 0.5, gradient_norm=0.4, advantage_spread=2.0, score_spread=1.5)
 HEALTHY_KL = [(0.3, 1.01), (0.5, 1.01), (-0.02, 1.01), (0.8, 1.01), (1.1, 1.01), (1.0, 1.01)]
 BROKEN_KL = [(0.4, 1.0), (-0.03, 1.01), (0.2, 1.02), (-2.6, 1.6), (-5.9, 3.8), (-41.0, 12.7)]
 
@@ -62,8 +63,45 @@ def test_a_value_loss_that_diverges_stops_with_its_checks_in_order() -> None:
 
 
 def test_low_entropy_alone_is_no_collapse_but_with_the_same_answer_everywhere_it_is() -> None:
-    assert _stops([replace(CALM, entropy=1e-5)] * 5) is None
-    assert _stops([replace(CALM, entropy=1e-5, distinct_share=0.1)] * 5) == (3, "entropy_collapse")
+    assert _stops([replace(CALM, entropy=5e-3)] * 5) is None
+    assert _stops([replace(CALM, entropy=5e-3, distinct_share=0.1)] * 5) == (3, "entropy_collapse")
+
+
+def test_a_deterministic_policy_has_collapsed_though_its_answers_to_different_prompts_differ() -> None:
+    still = replace(CALM, entropy=2e-5, distinct_share=1.0)
+    assert _stops([still] * 5) == (3, "entropy_collapse")
+    assert _stops([still, still, CALM, still, still]) is None
+    assert _stops([replace(still, verified=None)] * 5) == (3, "entropy_collapse")
+    assert _stops([replace(still, verified=1.0)] * 5) is None, "one right answer to a sum is all there is to learn"
+    assert _stops([still] * 5, GuardLimits(entropy_floor=0.0)) is None
+
+
+@pytest.mark.parametrize("nothing", [{"gradient_norm": 0.0}, {"advantage_spread": 0.0}])
+def test_a_run_that_learns_nothing_stops_however_calm_it_looks(nothing: dict[str, float]) -> None:
+    dead = replace(CALM, **nothing)
+    assert _stops([CALM, dead, dead, dead]) == (4, "no_gradient")
+    assert _stops([dead, dead, CALM, dead, dead]) is None
+    with pytest.raises(GuardStop) as stop:
+        Guards(GuardLimits(consecutive=1), 6.0).check(dead)
+    text = str(stop.value)
+    assert text.index("rewards: do score_p05") < text.index("verifier") < text.index("learning rate")
+    assert "Levers" not in text
+
+
+def test_rewards_that_are_all_the_same_stop_when_it_lasts_but_not_where_all_is_right() -> None:
+    flat = replace(CALM, score_spread=0.0)
+    assert _stops([flat] * 12) == (10, "reward_flat")
+    assert _stops([flat] * 12, GuardLimits(flat_iterations=4)) == (4, "reward_flat")
+    assert _stops([*[flat] * 9, CALM, *[flat] * 9]) is None
+    for calm in (replace(flat, verified=1.0), replace(flat, score_spread=None)):
+        assert _stops([calm] * 12) is None
+    assert _stops([flat] * 12, GuardLimits(flat_iterations=0)) is None
+
+
+def test_thresholds_below_0_are_refused() -> None:
+    for limits in ({"entropy_floor": -1.0}, {"flat_iterations": -1}):
+        with pytest.raises(ValueError, match="entropy_floor and flat_iterations must not be below 0"):
+            GuardLimits.from_config(limits)
 
 
 def test_answers_three_times_as_long_stop_when_it_lasts() -> None:

@@ -306,6 +306,22 @@ def test_a_policy_that_runs_away_is_stopped_its_last_good_checkpoint_kept(store:
     assert f"step-{wild.report.last_step - 1}" in kept or wild.report.last_step == 1
 
 
+def test_a_run_whose_advantages_say_nothing_stops_by_name_with_its_figures(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppo_program, "whiten", lambda advantage_BT, _mask_BT: torch.zeros_like(advantage_BT))
+    dead = run_here(store, ppo_spec(store, salt="dead", epochs=1, iterations=6), save_every_steps=1)
+    assert (dead.report.outcome, dead.report.summary["guard"], dead.report.last_step) == ("failed", "no_gradient", 3)
+    assert [line["actor_gradient_norm"] for line in dead.lines] == [0.0] * 3
+    assert [path.name for path in (dead.folder / "checkpoints").iterdir() if path.name == "step-3"] == []
+
+
+def test_a_reward_that_is_the_same_for_all_stops_by_name(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reward_scoring, "score_sequences", lambda model, sequences, *_: [0.25] * len(sequences))
+    given = {"reward": {"model_weight": 1.0, "verifier_weight": 0.0}, "guards": {"flat_iterations": 2}, "iterations": 3}
+    flat = run_here(store, ppo_spec(store, salt="flat", epochs=1, **given))
+    assert (flat.report.summary["guard"], flat.report.last_step) == ("reward_flat", 2)
+    assert [line["score_spread"] for line in flat.lines] == [0.0, 0.0]
+
+
 def test_a_reward_model_with_a_broken_head_never_trains(store: Store, tmp_path: Path) -> None:
     source = Path(store.places["reward_model"].path)
     for path in source.iterdir():

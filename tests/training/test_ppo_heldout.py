@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 from include.domain.errors import SpecError  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
 from include.training.rl import heldout  # noqa: E402
-from include.training.rl.guards import GuardLimits, Guards, GuardStop  # noqa: E402
+from include.training.rl.guard_limits import GuardLimits, GuardStop  # noqa: E402
+from include.training.rl.guards import Guards  # noqa: E402
 from include.training.rl.heldout import HeldOut, Look, LookSettings  # noqa: E402
 from include.training.rl.rewards import Scored  # noqa: E402
 from include.transforms.datasets_io import SidedRow  # noqa: E402

@@ -5,143 +5,10 @@ A rising reward never outweighs one: the guards look at each batch before the op
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from include.domain.errors import SpecError
-from include.runtime.errors import GuardTripped
-
-LEVERS = "Levers: a stronger KL (a smaller target, a larger initial coefficient), the minimum of a reward ensemble, a length penalty."
-CHECKS: Mapping[str, tuple[str, ...]] = {
-    "reward": (
-        "reward-model accuracy suspiciously high (above 0.80 on held-out pairs)?",
-        "KL out of hand (see kl and kl_coefficient in metrics.jsonl)?",
-        "read samples: rollouts of the last iterations are kept beside this report",
-    ),
-    "kl": (
-        "learning rate too large (a policy wants 10 to 100 times less than SFT)?",
-        "lengths within a batch too different (group them)?",
-        "tokenizers of actor, reference and reward model the same?",
-    ),
-    "value": (
-        "inputs: do critic and policy see the same sequence?",
-        "discount: is gamma 1.0, as the reward comes once for the whole answer?",
-        "modes: actor and critic in train mode, reference and reward model in eval mode without gradients?",
-    ),
-    "sampler": (
-        "weights: does the sampler hold the very version that its answers name?",
-        "precision, attention and temperature: the same for sampler and trainer?",
-        "limit: is it one for this precision (ratio_tolerance, ratio_tolerance_bf16)?",
-    ),
-    "modes": (
-        "chance: does a pass in train mode differ from one in eval mode (dropout)?",
-        "kernels: does the same pass twice give the same bits?",
-    ),
-}
-_FAMILY = {
-    "reward_hacking": ("reward", "kl"),
-    "reward_missing": ("reward",),
-    "kl_negative": ("kl", "reward"),
-    "kl_exploding": ("kl", "reward"),
-    "ratio_exploding": ("kl", "reward"),
-    "ratio_at_lag_0": ("modes",),
-    "sampler_apart": ("sampler", "modes"),
-    "value_loss_diverging": ("value",),
-    "entropy_collapse": ("reward", "kl"),
-    "length_explosion": ("reward", "kl"),
-    "non_finite": ("kl", "value"),
-}
-
-
-class GuardStop(GuardTripped):
-    """A guard ended the run: its name, what was seen, and the checks in the order in which they pay."""
-
-    def __init__(self, guard: str, seen: str) -> None:
-        checks = [check for family in _FAMILY[guard] for check in CHECKS[family]]
-        listed = " ".join(f"({i}) {check}" for i, check in enumerate(checks, 1))
-        levers = "" if "modes" in _FAMILY[guard] else f" {LEVERS}"
-        super().__init__(guard, f"{seen}. Check in this order: {listed}{levers}")
-
-
-@dataclass(frozen=True)
-class GuardLimits:
-    """Thresholds; a recipe may set each of them.
-
-    consecutive: batches in a row before a lasting trouble stops the run.
-    kl_noise: a batch KL above −kl_noise is sampling noise; below it `consecutive` times in a row is not.
-    kl_negative: below this once is enough.
-    kl_max: batch KL above it once, or above half of it `consecutive` times in a row.
-    ratio_max: largest mean of an update's probability ratio, or 1 / it.
-    missing_reward_share: largest share of answers without a finite reward in one batch.
-    masked_share: largest share of answers that are masked as sampler and trainer are apart (in bf16_autocast alone).
-    value_loss_max: value loss above it; value_loss_factor: or above so many times the smallest batch's, if over value_loss_floor.
-    entropy_min: nats a token, together with `distinct_share_min`: fewer different answers than this share of the batch.
-    length_factor: mean answer length against the first batch's.
-    hacking_reward, hacking_quality: model reward up by so many deviations while the verifier's share falls by so much,
-        last three batches against first three; of looks at validation prompts, the newest against the first.
-    hacking_disagreement, hacking_length: where no validation prompt has a reference, quality falls when the ensemble's members are apart
-        by so many deviations more than at the first look, or answers are so many times as long.
-    """
-
-    consecutive: int = 3
-    kl_noise: float = 0.5
-    kl_negative: float = -1.0
-    kl_max: float = 50.0
-    ratio_max: float = 2.0
-    missing_reward_share: float = 0.2
-    value_loss_max: float = 100.0
-    value_loss_factor: float = 20.0
-    value_loss_floor: float = 5.0
-    entropy_min: float = 0.01
-    distinct_share_min: float = 0.3
-    length_factor: float = 3.0
-    hacking_reward: float = 1.0
-    hacking_quality: float = 0.2
-    masked_share: float = 0.2
-    hacking_disagreement: float = 0.5
-    hacking_length: float = 2.0
-
-    def __post_init__(self) -> None:
-        if self.kl_negative >= 0 or self.kl_noise < 0 or self.kl_max <= 0 or self.consecutive < 1:
-            raise SpecError(f"guards: kl_negative must be below 0, kl_noise not, kl_max and consecutive above 0: {self}")
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> "GuardLimits":
-        names = [f.name for f in fields(cls)]
-        if unknown := set(config) - set(names):
-            raise SpecError(f"guards.{sorted(unknown)[0]} is not a limit; there are {', '.join(names)}")
-        return cls(**config)
-
-
-@dataclass(frozen=True)
-class BatchFigures:
-    """What the guards look at after one iteration. `verified` is the share the verifier found right, None without one."""
-
-    kl: float
-    ratio: float
-    policy_loss: float
-    value_loss: float
-    entropy: float
-    mean_length: float
-    distinct_share: float
-    model_reward: float
-    verified: float | None
-
-
-class HeldOutLook(Protocol):
-    """What the guards look at of a look at validation prompts (`heldout.Look`)."""
-
-    @property
-    def reward(self) -> float: ...
-
-    @property
-    def tokens(self) -> float: ...
-
-    @property
-    def verified(self) -> float | None: ...
-
-    @property
-    def disagreement(self) -> float | None: ...
+from include.training.rl.guard_limits import BatchFigures, GuardLimits, GuardStop, HeldOutLook
 
 
 @dataclass
@@ -151,6 +18,9 @@ class _History:
     value_diverging: int = 0
     collapsed: int = 0
     too_long: int = 0
+    still: int = 0
+    flat: int = 0
+    deterministic: int = 0
     least_value_loss: float = math.inf
     first_length: float = math.nan
 
@@ -198,6 +68,7 @@ class Guards:
     def check(self, batch: BatchFigures) -> None:
         """After a batch's update. Raises GuardStop naming the guard."""
         self._finite(batch)
+        self._still(batch)
         self._kl(batch)
         self._value(batch)
         self._collapse(batch)
@@ -208,6 +79,22 @@ class Guards:
         for name, value in asdict(batch).items():
             if value is not None and not math.isfinite(value):
                 raise GuardStop("non_finite", f"{name} is {value}")
+
+    def _still(self, batch: BatchFigures) -> None:
+        """A run that learns nothing would end as complete, with the policy that it began with."""
+        limits, seen = self.limits, self._history
+        still = batch.gradient_norm == 0 or batch.advantage_spread == 0
+        seen.still = seen.still + 1 if still else 0
+        if seen.still >= limits.consecutive:
+            told = (
+                "the actor's gradient is exactly 0"
+                if batch.gradient_norm == 0
+                else "all advantages are the same, so that nothing is preferred"
+            )
+            raise GuardStop("no_gradient", f"{told} ({seen.still} iterations in a row)")
+        seen.flat = seen.flat + 1 if batch.score_spread == 0 and not _all_right(batch) else 0
+        if limits.flat_iterations and seen.flat >= limits.flat_iterations:
+            raise GuardStop("reward_flat", f"all answers of a batch have the same reward ({seen.flat} iterations in a row)")
 
     def _kl(self, batch: BatchFigures) -> None:
         limits, seen = self.limits, self._history
@@ -238,6 +125,13 @@ class Guards:
         seen.collapsed = seen.collapsed + 1 if collapsed else 0
         if seen.collapsed >= limits.consecutive:
             raise GuardStop("entropy_collapse", f"entropy {batch.entropy:.3g} nats, {batch.distinct_share:.0%} of answers differ")
+        seen.deterministic = seen.deterministic + 1 if batch.entropy < limits.entropy_floor and not _all_right(batch) else 0
+        if seen.deterministic >= limits.consecutive:
+            raise GuardStop(
+                "entropy_collapse",
+                f"entropy {batch.entropy:.3g} nats a token, below {limits.entropy_floor:g} for {seen.deterministic} iterations: a prompt always "
+                "gets the same answer",
+            )
 
     def _length(self, batch: BatchFigures) -> None:
         limits, seen = self.limits, self._history
@@ -292,6 +186,11 @@ class Guards:
         self._history = _History(**{k: v for k, v in state["history"].items() if v is not None})
         self._rewards, self._verified = list(state["rewards"]), list(state["verified"])
         self._first_look = state["first_look"]
+
+
+def _all_right(batch: BatchFigures) -> bool:
+    """Then one answer to a prompt and one reward are what was to be learnt."""
+    return batch.verified is not None and batch.verified >= 1
 
 
 def _rise(series: list[float]) -> float:

@@ -33,7 +33,8 @@ from include.training.rl.batch import Plan, answer_mask
 from include.training.rl.checks import check_same_sequence
 from include.training.rl.collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
 from include.training.rl.draw import DrawSettings
-from include.training.rl.guards import BatchFigures, Guards, GuardStop
+from include.training.rl.guard_limits import BatchFigures, GuardStop
+from include.training.rl.guards import Guards
 from include.training.rl.heldout import HeldOut, Look, LookSettings
 from include.training.rl.models import Models
 from include.training.rl.oddness import Oddness, known_accuracies
@@ -107,6 +108,8 @@ class PpoTrainer:
         told = {
             "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
             "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
+            "score_spread": _spread(score_B[mask_BT.any(1)]),
+            "advantage_spread": _spread(seen.advantage_BT[mask_BT > 0], whitened=settings.whiten),
             **weighed.told,
             **compared.told,
             **_quantiles("score", score_B[mask_BT.any(1)]),
@@ -138,6 +141,9 @@ class PpoTrainer:
             distinct_share=figures["distinct_share"],
             model_reward=figures["model_reward"],
             verified=figures.get("verified_share"),
+            gradient_norm=figures["actor_gradient_norm"],
+            advantage_spread=figures["advantage_spread"],
+            score_spread=figures["score_spread"] if self.settings.prompts_per_iteration > 1 else None,
         )
         try:
             self.guards.check(seen)
@@ -179,6 +185,13 @@ class PpoTrainer:
         self.updates = checkpoint.state["updates"]
         self.ages.load_state(checkpoint.state["ages"])
         self.oddness.load_state(checkpoint.state["oddness"])
+
+
+def _spread(values: torch.Tensor, *, whitened: bool = True) -> float:
+    """The largest less the smallest, as whitening takes their mean away; else the largest as it is. Of nothing 0."""
+    if not len(values):
+        return 0.0
+    return float(values.max() - values.min() if whitened else values.abs().max())
 
 
 def _quantiles(name: str, values: torch.Tensor) -> dict[str, float]:

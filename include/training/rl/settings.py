@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from include.domain.errors import SpecError
 from include.runtime.settings import Settings
 from include.training.lora import LoraSettings
-from include.training.rl.guards import GuardLimits
+from include.training.rl.guard_limits import GuardLimits
 from include.training.rl.kl_controller import KlController
 
 KEYS = [
