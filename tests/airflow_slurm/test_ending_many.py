@@ -117,6 +117,16 @@ async def test_one_that_is_refused_keeps_no_later_command_from_the_others(store:
     assert list(crowd.jobs) == ["1000"]
 
 
+async def test_of_hundreds_that_have_ended_already_no_command_is_made_for_each(store: FileReceipts) -> None:
+    crowd = Crowd()
+    crowd.submitted(store, IDS_A_SCANCEL)
+    ids, crowd.others, crowd.jobs = list(crowd.jobs), ("1007",), {"1007": crowd.jobs["1007"]}
+    client = Client(crowd)
+    said = await asyncio.gather(*(cancel(client, job_id) for job_id in ids), return_exceptions=True)
+    assert [job_id for job_id, answer in zip(ids, said, strict=True) if answer is not None] == ["1007"]
+    assert crowd.count("scancel") == 1
+
+
 async def test_what_is_no_job_id_is_said_of_that_one_alone(store: FileReceipts) -> None:
     crowd = Crowd()
     crowd.submitted(store, 1)

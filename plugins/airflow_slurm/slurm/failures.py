@@ -37,17 +37,17 @@ _ACCOUNTING_DOWN = re.compile(
 )
 #: What scancel says of a job that needs no ending any more.
 _OVER = re.compile(r"Invalid job id|already completing or completed|already finished", re.IGNORECASE)
-#: So much of what Slurm says is kept.
-_MOST_WORDS = 2000
+#: So much of what Slurm says is kept, and of what scancel says, a line for each job: of all that one command names.
+_MOST_WORDS, _MOST_OF_SCANCEL = 2000, 20_000
 _NO_CONFIGURATION = re.compile(r"Could not establish a configuration source|Unable to process configuration file", re.IGNORECASE)
 
 
-def words_of(stderr: str) -> str:
+def words_of(stderr: str, most: int = _MOST_WORDS) -> str:
     """Slurm's own words, without the programs' names in front; other lines (banners) only if there are none."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     ours = [line for line in lines if re.match(r"(?:slurm_load_jobs |s[a-z]+: )?(?:error|fatal):|s[a-z]+: ", line)]
     cleaned = [re.sub(r"^(?:s[a-z]+: )?(?:error: |fatal: )?", "", line) for line in ours or lines]
-    return "; ".join(dict.fromkeys(cleaned))[:_MOST_WORDS]
+    return "; ".join(dict.fromkeys(cleaned))[:most]
 
 
 def all_over(words: str, *, wordless: bool = False) -> bool:
@@ -56,14 +56,14 @@ def all_over(words: str, *, wordless: bool = False) -> bool:
     :param wordless: its exit code says that of some job: only what is said of another one counts, and no banner.
     """
     rest = [line for line in words.split("; ") if not _OVER.search(line)]
-    return len(words) < _MOST_WORDS and not [line for line in rest if not wordless or "job id" in line]
+    return len(words) < _MOST_OF_SCANCEL and not [line for line in rest if not wordless or "job id" in line]
 
 
 def refused_ids(words: str) -> set[str]:
     """The jobs of which scancel said that they may not be ended; none if it did not say which, or its words were cut."""
     refused = [re.search(r"\bjob id ([0-9]+(?:[_+][0-9]+)?)\b", line) for line in words.split("; ") if not _OVER.search(line)]
     ids = {found.group(1) for found in refused if found}
-    return ids if all(refused) and len(words) < _MOST_WORDS else set()
+    return ids if all(refused) and len(words) < _MOST_OF_SCANCEL else set()
 
 
 def submission_failure(stderr: str, code: int) -> SlurmError:
@@ -86,7 +86,7 @@ def submission_failure(stderr: str, code: int) -> SlurmError:
 
 def query_failure(command: str, stderr: str, code: int) -> SlurmError:
     """The error that a failed squeue, sacct, scontrol, scancel or sinfo stands for."""
-    words = words_of(stderr)
+    words = words_of(stderr, _MOST_OF_SCANCEL if command == "scancel" else _MOST_WORDS)
     if command == "sacct":
         if _ACCOUNTING_OFF.search(words):
             return AccountingDisabled(f"Accounting is switched off at this site. Slurm said: {words}")
