@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ def test_of_six_shards_the_one_that_failed_runs_again_alone(
     array: Make, store: FileReceipts, key: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = f"""
+        echo "$(date +%s%N) 1" >> {shared}/times; trap 'echo "$(date +%s%N) -1" >> {shared}/times' EXIT
+        sleep 1
         echo run >> {shared}/runs-$SLURM_ARRAY_TASK_ID
         echo "shard $SLURM_ARRAY_TASK_ID speaks"
         if [ "$SLURM_ARRAY_TASK_ID" = 3 ] && [ ! -e {shared}/second ]; then touch {shared}/second; exit 4; fi
@@ -68,6 +71,10 @@ def test_of_six_shards_the_one_that_failed_runs_again_alone(
     said = capsys.readouterr().out
     assert f"[task {first.kwargs['request_state']['job_id']}_3] shard 3 speaks" in said
     assert "3 FAILED" not in result
+    # Two nodes of two cores: without the throttle a fourth would start.
+    steps = sorted((int(at), int(step)) for at, step in (line.split() for line in (shared / "times").read_text().splitlines()))
+    assert [step for _, step in steps].count(1) == [step for _, step in steps].count(-1) == 7
+    assert max(itertools.accumulate(step for _, step in steps)) <= 3
 
 
 def test_after_its_retries_the_task_fails_and_the_next_try_runs_only_what_failed(array: Make, store: FileReceipts, shared: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from airflow_slurm.truth.arrays import whole_jobs
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.stop import look
 from airflow_slurm.work.submit import Work, submit
+from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK
 from .faults.helpers import until
@@ -133,6 +134,39 @@ def test_the_policy_of_the_connection_reaches_the_job(operator: Any, slurm: Any,
     shown = slurm.run("scontrol", "--oneliner", "show", "job", deferred.kwargs["request_state"]["job_id"]).stdout
     assert " Partition=other " in shown
     assert " Requeue=1 " in shown
+
+
+@pytest.fixture
+def reserved(slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A reservation of the second node for the calling user."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))  # a record that was made before it may still be fresh
+    within = ("Nodes=n2", "StartTime=now", "Duration=10", "Flags=IGNORE_JOBS", f"Users={slurm.user}")
+    made = slurm.run("scontrol", "create", "reservation", "ReservationName=ours", *within, check=False)
+    assert made.returncode == 0, made.stderr
+    yield "ours"
+    slurm.run("scancel", "--user", slurm.user, check=False)
+    for _ in range(100):
+        # One that a job still uses is not deleted.
+        if slurm.run("scontrol", "delete", "ReservationName=ours", check=False).returncode == 0:
+            return
+        time.sleep(0.2)
+    raise AssertionError("the reservation could not be deleted")
+
+
+def test_a_job_runs_within_its_reservation(operator: Any, slurm: PrivateSlurm, reserved: str) -> None:
+    done = Task(operator({"command": ["true"], "reservation": reserved, "mem": "50M"})).run()
+    shown = slurm.run("scontrol", "--oneliner", "show", "job", done["job_id"]).stdout
+    assert f" Reservation={reserved} " in shown
+    assert " NodeList=n2 " in shown
+    assert done["state"] == "COMPLETED"
+
+
+def test_a_reservation_that_is_not_there_is_refused_and_the_nearest_named(
+    operator: Any, key: str, reserved: str, jobs_named: JobsNamed
+) -> None:
+    with pytest.raises(ImpossibleRequest, match="reservation.*our.*nearest: ours"):
+        Task(operator({"command": ["true"], "reservation": "our"})).execute()
+    assert jobs_named(job_name_for(key, 1)) == []
 
 
 def test_views_of_older_versions_are_read() -> None:

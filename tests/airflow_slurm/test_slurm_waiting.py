@@ -100,10 +100,19 @@ async def test_a_job_that_ended_and_left_the_queue_is_found_in_accounting(client
 
 
 async def test_a_requeued_job_is_waited_for_and_both_runs_are_told(
-    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path
+    slurm: PrivateSlurm,
+    connection: str,
+    client: SlurmClient,
+    store: FileReceipts,
+    key: str,
+    shared: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    body = f'touch {shared}/run-${{SLURM_RESTART_COUNT:-0}}; [ "${{SLURM_RESTART_COUNT:-0}}" -ge 1 ] || sleep 60'
-    wait = await started(client, store, key, body, requeue=True, gres="gpu:1")
+    body = f"""
+        echo "run ${{SLURM_RESTART_COUNT:-0}} speaks"
+        touch {shared}/run-${{SLURM_RESTART_COUNT:-0}}
+        [ "${{SLURM_RESTART_COUNT:-0}}" -ge 1 ] || sleep 60"""
+    wait = await started(client, store, key, body, requeue=True, gres="gpu:1", output=f"{shared}/log-%j.txt")
     waiting = asyncio.create_task(event_of(connection, wait, 100))
     await appears(shared / "run-0")
     slurm.run("scontrol", "requeue", wait.job_id)
@@ -114,6 +123,12 @@ async def test_a_requeued_job_is_waited_for_and_both_runs_are_told(
     assert view.incarnations[0].state == "REQUEUED"
     assert [(run.gpus, run.lost) for run in view.incarnations] == [(1, True), (1, False)]
     assert view.lost_gpu_seconds == view.incarnations[0].elapsed_s
+    # Slurm opened the file again for the second run; the log has what either said, once.
+    said = capsys.readouterr().out
+    spoken = [f"run {run} speaks" for run in (0, 1)]
+    assert [said.count(f"[job {wait.job_id}] {line}") for line in spoken] == [1, 1]
+    kept = (shared / f"log-{wait.job_id}.txt").read_text()
+    assert [kept.count(line) for line in spoken] == [1, 1]
 
 
 async def test_a_controller_that_goes_away_fails_nothing(

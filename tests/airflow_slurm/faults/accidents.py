@@ -16,7 +16,7 @@ from local.slurm_cluster import PrivateSlurm
 
 from .gates import Gates
 from .processes import Processes
-from .proxy import DOWN, UP, Budget, Proxy
+from .proxy import DELAY_S, DOWN, UP, Budget, Proxy
 
 #: Of the script on sbatch's standard input (see :data:`.matrix.PADDING`), and of a chunk of the job's output.
 MIDDLE_OF_INPUT, MIDDLE_OF_OUTPUT = 60_000, 16_000
@@ -60,7 +60,7 @@ async def _swallow(scene: Scene) -> None:
 
 async def _slow(scene: Scene) -> None:
     """Everything takes longer, and arrives."""
-    scene.proxy.delay(1.5)
+    scene.proxy.delay(DELAY_S)
     scene.gates.go()
 
 
@@ -121,12 +121,12 @@ ACCIDENTS: dict[str, Accident] = {
 
 def planned(fault: str, point: str) -> Budget | None:
     """What the next connection, or the connections of now, shall meet at a point without a gate."""
-    if fault not in ("cut", "swallow"):
+    if (then := {"cut": "cut", "swallow": "swallow", "slow": "delay"}.get(fault)) is None:
         return None
     return {
-        "start": Budget(DOWN, 300, fault),
-        "input": Budget(UP, MIDDLE_OF_INPUT, fault),
-        "sftp": Budget(DOWN, MIDDLE_OF_OUTPUT, fault),
+        "start": Budget(DOWN, 300, then),
+        "input": Budget(UP, MIDDLE_OF_INPUT, then),
+        "sftp": Budget(DOWN, MIDDLE_OF_OUTPUT, then),
     }.get(point)
 
 

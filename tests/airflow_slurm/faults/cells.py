@@ -50,8 +50,8 @@ class Cell:
 
 
 def _cells() -> list[Cell]:
-    cells = [Cell(fault, "start") for fault in ("cut", "swallow", "sshd killed")]
-    cells += [Cell(fault, "input") for fault in ("cut", "swallow")]
+    cells = [Cell(fault, "start") for fault in ("cut", "swallow", "slow", "sshd killed")]
+    cells += [Cell(fault, "input") for fault in ("cut", "swallow", "slow")]
     over_ssh = ("sbatch:before", "sbatch:after", "look:after", "release:before", "release:after")
     cells += [Cell(fault, point) for fault in ("cut", "swallow", "torn", "slow") for point in over_ssh]
     cells += [Cell("sbatch late", "sbatch:before"), Cell("torn", "look:before"), Cell("sbatch later", "sbatch:before")]
@@ -62,8 +62,18 @@ def _cells() -> list[Cell]:
     cells += [Cell("worker killed", point) for point in SUBMIT] + [Cell("worker killed", "close:before")]
     cells += [Cell("triggerer killed", point, 2) for point in ("poll:before", "poll:after")]
     cells += [Cell("triggerer killed", point) for point in ("acct:before", "acct:after")]
-    controller = ("sbatch:before", "sbatch:after", "look:before", "release:before", "release:after", "acct:before")
-    cells += [Cell("slurmctld killed", point) for point in controller] + [Cell("slurmctld killed", "poll:before", 3)]
+    controller = (
+        "sbatch:before",
+        "sbatch:after",
+        "look:before",
+        "look:after",
+        "release:before",
+        "release:after",
+        "acct:before",
+        "acct:after",
+    )
+    cells += [Cell("slurmctld killed", point) for point in controller]
+    cells += [Cell("slurmctld killed", "poll:before", 3), Cell("slurmctld killed", "poll:after")]
     cells += [Cell("slurmctld restarted", point) for point in ("sbatch:before", "release:before")]
     cells += [Cell("slurmctld away", "sbatch:before", timeout_s=20.0), Cell("slurmctld away", "poll:before", 2, timeout_s=20.0)]
     cells += [Cell("slurmctld killed", "poll:before", 2, job=FAILS), Cell("slurmctld away", "release:before")]
@@ -72,7 +82,10 @@ def _cells() -> list[Cell]:
     cells += [Cell("slurmd killed", "release:before"), Cell("slurmd killed", "poll:after", 2)]
     cells += [Cell("munged killed", point) for point in ("sbatch:before", "release:before", "acct:before")]
     cells += [Cell("munged killed", "poll:before", 2)]
-    cells += [Cell("sshd killed", point) for point in ("sbatch:after", "release:before", "acct:before", "sftp")]
+    cells += [
+        Cell("sshd killed", point)
+        for point in ("sbatch:before", "sbatch:after", "look:before", "look:after", "release:before", "acct:before", "sftp")
+    ]
     cells += [Cell("sshd killed", "poll:before", 2)]
     ends = [Cell(fault, point) for fault in ("cut", "swallow", "torn", "triggerer killed") for point in CANCEL]
     ends += [

@@ -57,9 +57,10 @@ class Result:
 
     :ivar submitted: jobs that were queued. :ivar doubled: jobs beyond the first that ran, or are still queued at the end; shards that
         ran twice; and work that ran beside the one that the same task had given up.
-    :ivar lost: 1 if the job never ran, or nobody came to know its end.
+    :ivar lost: 1 if the job never ran, or nobody came to know its end, or what it had in hand is lost: it was ended without having been told to save.
     :ivar false_success, false_failure: 1 if the task's end is not the job's.
-    :ivar recover_s: from the accident to the first command that the cluster took and answered after it.
+    :ivar answered_s: from the accident to the end of the first command that began after it and that the cluster answered.
+    :ivar settled_s: from the accident to the task's end; what the job does meanwhile, up to two seconds, is part of it.
     """
 
     cell: Cell
@@ -69,7 +70,8 @@ class Result:
     lost: int
     false_success: int
     false_failure: int
-    recover_s: float | None
+    answered_s: float | None
+    settled_s: float
     total_s: float
     detail: str = ""
 
@@ -100,6 +102,7 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
         except TimeoutError:
             verdict = "none"
         finally:
+            ended = time.time()
             running = [one for one in (living, pushing) if one is not None]
             for one in running:
                 one.cancel()
@@ -109,7 +112,7 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
             await processes(
                 reconciler, task
             )  # as its DAG does every few minutes: it cancels what was queued late, or came back, and is held
-        return await asyncio.to_thread(_judged, cell, scene, task, verdict, time.monotonic() - started)
+        return await asyncio.to_thread(_judged, cell, scene, task, verdict, (ended - scene.began, time.monotonic() - started))
 
 
 async def _accident(scene: Scene, cell: Cell, living: asyncio.Task[str]) -> None:
@@ -212,7 +215,7 @@ def _connection(slurm: PrivateSlurm, port: int, gates: Gates, cell: Cell) -> str
     return json.dumps({"conn_type": "slurm", "host": "127.0.0.1", "port": port, "login": slurm.user, "extra": extra})
 
 
-def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) -> Result:
+def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, times_s: tuple[float, float]) -> Result:
     folder = scene.gates.folder
     jobs = _jobs(scene.slurm, task.key)
     ran, shards = _lines(folder / "ran"), _lines(folder / "shards")
@@ -225,6 +228,8 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
     twice = len(shards) - len(set(shards)) + len(_lines(folder / "overlap")) + len(_alive(scene.slurm, task.key + BEFORE))
     # A killed controller may start a job once more under its own number; that is Slurm's.
     twice += max(0, len(set(_lines(folder / "done"))) - 1)
+    # A node whose slurmd is gone passes no signal on; whatever else happens, the program hears USR1 before its job is cancelled.
+    unsaved = cell.job == SAVES and cell.fault != "slurmd killed" and not _lines(folder / "saved")
     good = {FAILS: "failure", SAVES: "cancelled", STUBBORN: "cancelled"}.get(cell.job, "success")
     word = verdict.partition(":")[0]
     after = [c for c in scene.gates.commands() if c.begin >= scene.began and c.code == 0]
@@ -233,12 +238,13 @@ def _judged(cell: Cell, scene: Scene, task: Task, verdict: str, total_s: float) 
         verdict,
         submitted=len(jobs) + len(_jobs(scene.slurm, task.key + BEFORE)),
         doubled=max(0, len(set(ran) | alive) - 1 - remedy) + twice,
-        lost=int(not ran or word == "none"),
+        lost=int(not ran or word == "none" or unsaved),
         false_success=int((word == "success" and not done) or (word == "cancelled" and bool(alive))),
         false_failure=int(word == "failure" and good != "failure"),
-        recover_s=min(c.end for c in after) - scene.began if after else None,
-        total_s=total_s,
-        detail=f"jobs {jobs}, ran {ran}, done {done}",
+        answered_s=min(c.end for c in after) - scene.began if after else None,
+        settled_s=times_s[0],
+        total_s=times_s[1],
+        detail=f"jobs {jobs}, ran {ran}, done {done}, saved {_lines(folder / 'saved')}",
     )
 
 

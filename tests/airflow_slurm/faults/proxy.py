@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 
 #: From the client to sshd, and back.
 UP, DOWN = "up", "down"
+#: How long what is delayed at a byte stands still, in seconds.
+DELAY_S = 1.5
 
 
 @dataclass
 class Budget:
-    """How many bytes still pass in one direction, and what happens at the next one: ``cut`` or ``swallow``."""
+    """How many bytes still pass in one direction, and what happens at the next one: ``cut``, ``swallow`` or ``delay``."""
 
     direction: str
     bytes_left: int
@@ -72,12 +74,12 @@ class Proxy:
             link.held_until = time.monotonic() + seconds
 
     def end_after(self, budget: Budget) -> None:
-        """Cut or swallow the connections of now at a byte to come."""
+        """Cut, swallow or delay the connections of now at a byte to come."""
         for link in self._links:
             link.budget = Budget(budget.direction, budget.bytes_left, budget.then)
 
     def plan(self, budget: Budget) -> None:
-        """Cut or swallow the next connection at a byte of it."""
+        """Cut, swallow or delay the next connection at a byte of it."""
         self._plan = budget
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -105,15 +107,21 @@ async def _relay(link: Link, direction: str, reader: asyncio.StreamReader, write
                 continue
             budget = link.budget
             if budget is not None and budget.direction == direction:
-                data, whole = data[: budget.bytes_left], len(data) <= budget.bytes_left
+                data, rest = data[: budget.bytes_left], data[budget.bytes_left :]
                 budget.bytes_left -= len(data)
                 writer.write(data)
                 await writer.drain()
-                if not whole:
-                    link.budget, link.silent = None, True
+                if not rest:
+                    continue
+                link.budget = None
+                if budget.then != "delay":
+                    link.silent = True
                     if budget.then == "cut":
                         link.cut()
-                continue
+                    continue
+                link.held_until = time.monotonic() + DELAY_S
+                await asyncio.sleep(DELAY_S)
+                data = rest
             writer.write(data)
             await writer.drain()
     except OSError:
