@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import Receipt, history_of
@@ -21,12 +22,13 @@ from airflow_slurm.slurm.parse import AccountingRow
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.truth.view import JobView
-from airflow_slurm.watch.poller import Watched, take_snapshot
+from airflow_slurm.watch.poller import Watched, hub_of, take_snapshot
 from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
-from .conftest import OWNER, QUICK
+from .conftest import CONN_ID, OWNER, QUICK, connection_uri
 from .faults.helpers import appears, until
+from .faults.proxy import Proxy
 from .looking import submit_held
 
 pytestmark = pytest.mark.slurm
@@ -231,6 +233,40 @@ async def test_one_look_serves_all_jobs_and_accounting_is_asked_only_about_what_
     await take_snapshot(client, [*jobs, gone])
     assert [line.split()[0] for line in asked] == ["squeue", "squeue", "sacct"]
     assert "--jobs=99998" in asked[-1]
+
+
+async def test_twenty_triggers_of_a_process_ask_over_one_connection(
+    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = f"while [ ! -e {shared}/go ]; do sleep 0.2; done"
+    waits = [await started(client, store, f"{key}/{number}", body, mem="50M", output=f"{shared}/%j.log") for number in range(20)]
+    manager = SharedStreamManager()
+    seen: list[tuple[str, str]] = []
+
+    async def wait_for(number: int, wait: Wait) -> None:
+        trigger = SlurmJobTrigger(connection, as_json(wait))
+        stream = manager.subscribe(trigger_id=number, trigger=trigger, key=trigger.shared_stream_key())
+        async with aclosing(trigger.filter_shared_stream(stream)) as events:
+            async for event in events:
+                seen.append((event.payload["view"]["job_id"], event.payload["view"]["state"]))
+                return
+
+    async def look_happened() -> bool:
+        return hub_of(SlurmJobTrigger(connection, as_json(waits[0])).shared_stream_key()).last_look is not None
+
+    async with Proxy(slurm.ssh_port) as proxy:
+        through = connection_uri(slurm).replace(f'"port": {slurm.ssh_port}', f'"port": {proxy.port}')
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONN_ID.upper()}", through)
+        try:
+            async with asyncio.timeout(100), asyncio.TaskGroup() as group:
+                for number, wait in enumerate(waits):
+                    group.create_task(wait_for(number, wait))
+                await until(look_happened)
+                (shared / "go").touch()
+        finally:
+            await manager.stop_all()
+        assert proxy.connections == 1  # looks, and the twenty outputs
+    assert sorted(seen) == sorted((wait.job_id, "COMPLETED") for wait in waits)
 
 
 def test_a_receipt_survives_json() -> None:
