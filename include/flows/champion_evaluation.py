@@ -10,8 +10,10 @@ from include.domain.outcomes import NotDone
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.flows.apart import require_suites_apart
+from include.flows.benches import bench_of, evaluation
 from include.flows.errors import FlowError
-from include.flows.evaluation_tasks import gate_set, keep_report, measurements_of, released_model
+from include.flows.evaluation_tasks import keep_report, released_model
+from include.flows.measured import gate_set, measurements_of
 from include.flows.skipping import say_and_skip
 from include.settings.catalogue import recipe, versioned
 from include.stages.refs import DatasetRef, ModelRef
@@ -135,14 +137,13 @@ def _suites(reference: str, spec: RunSpec, which: str, prefix: str) -> dict[str,
 
 def judge_champion(chosen: Json, measured: Json) -> dict[str, Any]:
     """The verdict of today's gate code on that champion, kept beside every earlier one. It lets nothing through and stops nothing."""
-    from include.flows.planners import PLANNERS, bench_of
     from include.gates.expected import expected_from
     from include.gates.judge import judge
     from include.gates.render import table
     from include.gates.tables import table_from
 
     run, wanted = chosen["run"], chosen["wanted"]
-    spec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted}).spec
+    spec = evaluation(bench_of(run), wanted).spec
     gates = gate_set(run)
     report = judge(gates, table_from(measurements_of(measured)), expected_from(spec))
     keep_report(report, wanted["deployment"], policies_digest=gates.digest, purpose="backfill", as_of=wanted["as_of"])

@@ -9,52 +9,21 @@ from include.domain.outcomes import NotDone
 from include.domain.spec import RunSpec
 from include.flows import services
 from include.flows.apart import require_suites_apart
-from include.flows.errors import FlowError, Rejected
+from include.flows.benches import bench_of, evaluation, model
+from include.flows.errors import Rejected
 from include.flows.evidence import learnt_from, together
 from include.flows.gates_fit import require_gates_fit
-from include.flows.planners import bench_of, model
+from include.flows.measured import gate_set, measurements_of, outputs_of
+from include.flows.model_judge import read as judge_of
+from include.flows.panel_result import panel_of
 from include.settings.catalogue import recipe, versioned
 from include.stages.programs import deployment
 from include.stages.refs import ModelRef, StageResult
 
 if TYPE_CHECKING:
     from include.gates.judge import GateReport
-    from include.gates.policies import GateSet
-    from include.stores.catalog.runs import Output
 
 Json = Mapping[str, Any]
-
-
-def measurements_of(result: Json, output: str = "measurements") -> dict[str, Any]:
-    """measurements.json of a committed run, read from the store and checked against its manifest."""
-    store = services.store()
-    path = _outputs(result["key"])[output].path
-    manifest = store.outputs(result["key"], result["attempt"])[output]
-    store.verify_small(path, manifest, limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{path}/measurements.json")
-    return found
-
-
-def answers_of(result: Json) -> dict[str, Any]:
-    """answers.json of an evaluation whose suites are compared side by side, checked like its measurements.
-
-    Raises:
-        FlowError: the evaluation gave no answers.
-    """
-    store, outputs = services.store(), _outputs(result["key"])
-    if "answers" not in outputs:
-        raise FlowError(f"evaluation {result['key']} gave no answers: no suite of it has the scorer human_win_rate")
-    path = outputs["answers"].path
-    store.verify_small(path, store.outputs(result["key"], result["attempt"])["answers"], limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{path}/answers.json")
-    return found
-
-
-def _outputs(key: str) -> Mapping[str, "Output"]:
-    done = services.catalog().runs.committed(key)
-    if done is None:
-        raise FlowError(f"{key} is not committed: clear the task that computes it")
-    return done.outputs
 
 
 def reward_gate(run: Json, result: Json) -> dict[str, Any]:
@@ -91,12 +60,6 @@ def keep_report(report: "GateReport", subject: str, *, policies_digest: str, pur
         purpose=purpose,
         as_of=as_of,
     )
-
-
-def gate_set(run: Json) -> "GateSet":
-    from include.gates.policies import policies_from
-
-    return policies_from(versioned("gates", recipe(run["recipe"]).gates))
 
 
 def released_model(deployment_digest: str) -> tuple[ModelRef, dict[str, Any]]:
@@ -175,11 +138,10 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Asked = NO
     Raises:
         Rejected: a gate fails or is inconclusive; the table stands in the message.
     """
-    from include.flows.planners import PLANNERS
     from include.gates.named import named
     from include.gates.render import markdown, table
 
-    spec: RunSpec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted_now}).spec
+    spec: RunSpec = evaluation(bench_of(run), wanted_now).spec
     gates = gate_set(run)
     report, grounds = _report(run, spec, (wanted_now, result), asked)
     print(table(report))
@@ -207,15 +169,13 @@ def judge_candidate(run: Json, wanted_now: Json, result: Json, asked: Asked = NO
 def _report(run: Json, spec: RunSpec, of: tuple[Json, Json], asked: Asked) -> "tuple[GateReport, list[tuple[str, str]]]":
     """All gates on what was measured (`of`: what was wanted, and the result) and on what others said; every measurement is on record. And
     what the report rests on, with its role."""
-    from include.flows.model_judge import read as judge_of
-    from include.flows.panel_result import panel_of
     from include.gates.expected import expected_from
     from include.gates.judge import judge
     from include.gates.tables import table_from
 
     wanted_now, result = of
     measured, expected = measurements_of(result), expected_from(spec)
-    _record(spec, result, measured["rows"], (f"{_outputs(spec.key)['measurements'].path}/measurements.json", _digest_of(result)))
+    _record(spec, result, measured["rows"], (f"{outputs_of(spec.key)['measurements'].path}/measurements.json", _digest_of(result)))
     people = panel_of(run, asked.people, expected.scorers)
     others = [people, judge_of(run, wanted_now, (result, people.body), asked.judge, asked.writer)]
     rows, scorers = list(measured["rows"]), dict(expected.scorers)

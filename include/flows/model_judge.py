@@ -8,7 +8,9 @@ from typing import Any
 
 from include.domain.canonical import digest
 from include.flows import services
+from include.flows.benches import bench_of, evaluation
 from include.flows.errors import FlowError
+from include.flows.measured import answers_of, gate_set, outputs_of
 from include.flows.panel import SHOWN, Pairing, opponents, pairings, prompts_of_suite
 from include.flows.panel_result import Said, put, rows_of
 from include.settings.catalogue import judge, recipe
@@ -23,7 +25,6 @@ ROLE = "model_judge"
 
 def pairings_of(run: Json, wanted: Json, measured: Json) -> list[Pairing]:
     """What the recipe's gates ask a judge about; none where no gate does."""
-    from include.flows.evaluation_tasks import answers_of, gate_set
     from include.gates.metrics import JUDGE_WIN_RATE
 
     beside = opponents(gate_set(run), sorted(wanted["models"]), JUDGE_WIN_RATE)
@@ -48,7 +49,6 @@ def something_to_judge(run: Json, wanted: Json, measured: Json) -> bool:
 
 def asked_of(run: Json, wanted: Json, measured: Json) -> JudgeAsked:
     """The judge and the pairs of deployments, as the gates name them now. A server is sent no item that holds personal data."""
-    from include.flows.evaluation_tasks import gate_set
     from include.gates.metrics import JUDGE_WIN_RATE
 
     found = recipe(run["recipe"])
@@ -83,9 +83,8 @@ def _kept_back(found: Recipe, asked: Sequence[Pairing], wanted: Json) -> dict[tu
 
 def _deployments(run: Json, wanted: Json) -> dict[str, str]:
     """role → digest of what the evaluation deploys, as its own plan says."""
-    from include.flows.planners import PLANNERS, bench_of
 
-    spec = PLANNERS["evaluate"](bench_of(run), run, {"wanted": wanted}).spec
+    spec = evaluation(bench_of(run), wanted).spec
     return {role: str(body["digest"]) for role, body in spec.config["deployments"].items()}
 
 
@@ -151,17 +150,15 @@ def _metric() -> str:
 
 
 def _reads_a_judge(run: Json) -> bool:
-    from include.flows.evaluation_tasks import gate_set
 
     return any(gate.metric == _metric() for gate in gate_set(run).gates)
 
 
 def _judgements(judged: Json) -> dict[str, Any]:
     """judgements.json of the judge's run, checked against its manifest."""
-    from include.flows.evaluation_tasks import _outputs
 
     store = services.store()
-    path = _outputs(judged["key"])["judgements"].path
+    path = outputs_of(judged["key"])["judgements"].path
     store.verify_small(path, store.outputs(judged["key"], judged["attempt"])["judgements"], limit_bytes=512 << 20)
     found: dict[str, Any] = store.read_json(f"{path}/judgements.json")
     return found

@@ -13,6 +13,7 @@ from include.domain.canonical import digest
 from include.domain.records import Candidate, Prompt, SuiteItem
 from include.flows import services
 from include.flows.errors import FlowError
+from include.flows.measured import answers_of, gate_set
 from include.settings.catalogue import recipe, rubric
 from include.settings.panel import PanelSettings
 from include.settings.recipes import Recipe
@@ -107,7 +108,6 @@ def settings_of(found: Recipe) -> PanelSettings:
 
 def open_panel(run: Json, wanted: Json, measured: Json) -> list[Opened]:
     """Every batch that the gates need, made or found; none where no gate reads human_win_rate."""
-    from include.flows.evaluation_tasks import answers_of, gate_set
     from include.gates.metrics import HUMAN_WIN_RATE
 
     beside = opponents(gate_set(run), sorted(wanted["models"]), HUMAN_WIN_RATE)

@@ -64,7 +64,7 @@ def start(asset: Asset) -> Any:
 
     @task(task_id="start", multiple_outputs=True, inlets=[asset], retries=1)
     def start_phase(**context: Any) -> State:
-        from include.flows.planners import bench_of
+        from include.flows.benches import bench_of
 
         triggering = [s for _, events in (context.get("triggering_asset_events") or {}).items() for s in _states(events)]
         known = [] if triggering else _states(context["inlet_events"][asset])

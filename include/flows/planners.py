@@ -4,28 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from include.flows import services
-from include.flows.errors import FlowError, RecipeChanged
-from include.settings.catalogue import cluster, recipe
+from include.flows.benches import bench_of, evaluation, model
+from include.flows.errors import FlowError
+from include.flows.model_judge import asked_of
 from include.stages import programs
 from include.stages.plan import Bench, Plan
 from include.stages.refs import DatasetRef, FileRef, ModelRef, StageResult
 
 Json = Mapping[str, Any]
-
-
-def bench_of(run: Json) -> Bench:
-    """The bench of a run, as `resolve` recorded it; a recipe that has changed since is refused."""
-    found = recipe(run["recipe"])
-    if found.digest != run["recipe_digest"]:
-        raise RecipeChanged(
-            f"recipe {run['recipe']} has changed since this run began ({run['recipe_digest'][:19]} → {found.digest[:19]}): "
-            "start a new run, or put the recipe back"
-        )
-    return Bench(found, cluster(), rerun_salt=run.get("rerun_salt", ""), note={"requested_by": run["requested_by"]})
-
-
-def model(result: Json, name: str) -> ModelRef:
-    return StageResult.from_json(result).model(name)
 
 
 def _base_import(bench: Bench, run: Json, given: Json) -> Plan:
@@ -61,17 +47,10 @@ def _policy(bench: Bench, run: Json, given: Json) -> Plan:
 
 
 def _evaluate(bench: Bench, run: Json, given: Json) -> Plan:
-    wanted = given["wanted"]
-    reward = ModelRef.from_json(wanted["reward"]) if wanted.get("reward") else None
-    further = [ModelRef.from_json(ref) for ref in wanted.get("reward_members", ())]
-    models = {role: ModelRef.from_json(ref) for role, ref in wanted["models"].items()}
-    suites = {name: DatasetRef.from_json(ref) for name, ref in wanted["suites"].items()}
-    return programs.evaluate(bench, models, suites, wanted["suite_settings"], reward, wanted.get("released"), further)
+    return evaluation(bench, given["wanted"])
 
 
 def _judge(bench: Bench, run: Json, given: Json) -> Plan:
-    from include.flows.model_judge import asked_of
-
     wanted, measured = given["wanted"], given["measured"]
     asked = asked_of(run, wanted, measured)
     suites = {name: DatasetRef.from_json(wanted["suites"][name]) for name in sorted({pair["suite"] for pair in asked.pairs})}

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from include.domain.outcomes import NotDone
 from include.flows import services
+from include.flows.benches import model
 from include.flows.errors import FlowError, Rejected
 from include.flows.evidence import evidence, question
-from include.flows.planners import model
 from include.settings.catalogue import recipe
 
 if TYPE_CHECKING:

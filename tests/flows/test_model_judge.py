@@ -14,12 +14,13 @@ from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report
 from include.flows import services
+from include.flows.benches import bench_of
 from include.flows.errors import FlowError, Rejected
 from include.flows.evaluation_tasks import Asked, judge_candidate
 from include.flows.gates_fit import require_gates_fit
 from include.flows.judge_operator import JudgeOperator
 from include.flows.model_judge import something_to_judge
-from include.flows.planners import PLANNERS, bench_of
+from include.flows.planners import PLANNERS
 from include.gates.errors import GateError
 from include.settings.catalogue import judge, recipe
 from include.settings.errors import SettingsError
@@ -84,7 +85,7 @@ def whole_result(made: Evaluated) -> dict[str, Any]:
 
 
 def answers_of(made: Evaluated) -> dict[str, Any]:
-    from include.flows.evaluation_tasks import answers_of as read
+    from include.flows.measured import answers_of as read
 
     return read(made.result)
 

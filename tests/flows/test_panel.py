@@ -24,12 +24,13 @@ from include.domain.manifest import FileEntry, Manifest
 from include.domain.records import Message
 from include.domain.spec import Report
 from include.flows import data_tasks, panel, services
+from include.flows.benches import bench_of
 from include.flows.errors import FlowError, NoAnswer, Rejected
 from include.flows.evaluation_tasks import Asked, judge_candidate, register
 from include.flows.gates_fit import require_gates_fit
 from include.flows.panel_result import panel_of
 from include.flows.panel_sensor import PanelSensor, PanelTrigger
-from include.flows.planners import PLANNERS, bench_of
+from include.flows.planners import PLANNERS
 from include.settings.catalogue import recipe
 from include.stages.refs import ModelRef
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from include.flows.benches import bench_of
 from include.flows.errors import FlowError
-from include.flows.planners import PLANNERS, bench_of, plan
+from include.flows.planners import PLANNERS, plan
 from include.stages.refs import StageResult
 from tests.flows.conftest import Plane
 from tests.flows.things import POLICY, REWARD, SFT_GIVEN, D, dataset, result
