@@ -100,7 +100,6 @@ JOBS = {
     "qos_1": ("--wrap=sleep 300", "--qos=small"),
     "qos_2": ("--wrap=sleep 300", "--qos=small"),
     "qos_full": ("--wrap=sleep 300", "--qos=small"),
-    "qos_too_big": ("--wrap=true", "--qos=small", "--gpus=2"),
     "never": ("--wrap=true", "--dependency=afterok:{exit7}"),
     "het": ("--wrap=sleep 300", ":", "--partition=batch", "--gpus-per-node=a100:1"),
     "unknown_qos": ("--wrap=true", "--qos=platinum"),

@@ -9,6 +9,7 @@ from airflow_slurm import errors
 from airflow_slurm.slurm.failures import query_failure, submission_failure, words_of
 
 from .conftest import recorded
+from .sites import VERSIONS
 
 POLICY = (
     "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)\n"
@@ -48,6 +49,21 @@ def test_recorded_refusals_are_final_and_quoted(name: str, code: int, quoted: st
     error = submission_failure(recorded(f"sbatch_{name}.stderr.txt"), code)
     assert isinstance(error, errors.SubmitRefused)
     assert quoted in error.words
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_recorded_full_queue_is_waited_for(version: str) -> None:
+    error = submission_failure(recorded(f"site_{version}/sbatch_qos_full.stderr.txt"), 1)
+    assert isinstance(error, errors.SubmitBusy)
+    assert "QOSMaxSubmitJobPerUserLimit" in str(error)
+
+
+def test_a_recorded_request_beyond_its_qos_is_final_though_it_ends_in_the_same_line() -> None:
+    too_big = recorded("sbatch_qos_too_big.stderr.txt")
+    assert too_big.splitlines()[-1] == recorded("site_22.05/sbatch_qos_full.stderr.txt").splitlines()[-1]
+    error = submission_failure(too_big, 1)
+    assert isinstance(error, errors.SubmitRefused)
+    assert "QOSMaxGRESPerJob" in error.words
 
 
 def test_a_missing_command_is_final() -> None:

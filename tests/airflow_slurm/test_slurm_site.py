@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 
 from airflow_slurm.errors import ImpossibleRequest, JobFailedForGood
 from airflow_slurm.file_receipts import FileReceipts
+from airflow_slurm.hook import SlurmHook
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.site.probe import probe
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec
+from airflow_slurm.triggers import SubmitLaterTrigger
 from airflow_slurm.truth.arrays import whole_jobs
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.stop import look
@@ -167,6 +169,46 @@ def test_a_reservation_that_is_not_there_is_refused_and_the_nearest_named(
     with pytest.raises(ImpossibleRequest, match="reservation.*our.*nearest: ours"):
         Task(operator({"command": ["true"], "reservation": "our"})).execute()
     assert jobs_named(job_name_for(key, 1)) == []
+
+
+@pytest.fixture
+def one_at_a_time(slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A QOS in which one job a user may be queued."""
+    monkeypatch.setenv("AIRFLOW_HOME", str(tmp_path / "home"))
+    slurm.run("sacctmgr", "-i", "add", "qos", "single", "set", "MaxSubmitJobsPerUser=1")
+    slurm.run("sacctmgr", "-i", "modify", "account", "ml", "set", "qos+=single")
+    for _ in range(100):
+        # slurmdbd tells the controller a little later.
+        if slurm.run("sbatch", "--test-only", "--qos=single", "--wrap=true", check=False).returncode == 0:
+            break
+        time.sleep(0.2)
+    yield "single"
+    slurm.run("scancel", "--user", slurm.user, check=False)
+    slurm.run("sacctmgr", "-i", "modify", "account", "ml", "set", "qos-=single")
+    slurm.run("sacctmgr", "-i", "delete", "qos", "single", check=False)
+
+
+def test_a_queue_limit_is_waited_for_without_a_retry(
+    operator: Any, key: str, connection: str, one_at_a_time: str, jobs_named: JobsNamed
+) -> None:
+    first = Task(operator({"command": ["sleep", "60"], "qos": one_at_a_time})).execute()
+    task = Task(operator({"command": ["true"], "qos": one_at_a_time}, key=f"{key}/second"))
+    later = task.execute()
+    assert isinstance(later.trigger, SubmitLaterTrigger)
+    assert later.kwargs["progress"]["nothing_sent"] is True
+    assert jobs_named(job_name_for(f"{key}/second", 1)) == []
+    SlurmHook(connection).run(lambda client: client.cancel(first.kwargs["request_state"]["job_id"]))
+    for _ in range(30):
+        with pytest.raises(TaskDeferred) as caught:
+            task.resume(later, {"status": "now"})
+        later = caught.value
+        if not isinstance(later.trigger, SubmitLaterTrigger):
+            break
+        time.sleep(0.5)
+    state = later.kwargs["request_state"]
+    assert state["n"] == 1
+    assert [job for job, _ in jobs_named(state["job_name"])] == [state["job_id"]]
+    assert task.resume(later, task.wait(later))["state"] == "COMPLETED"
 
 
 def test_views_of_older_versions_are_read() -> None:

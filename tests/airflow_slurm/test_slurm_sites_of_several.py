@@ -1,4 +1,4 @@
-"""Sites that are more than one cluster, or whose nodes hang below switches, on real Slurms."""
+"""Sites that are more than one cluster, that keep no accounting, or whose nodes hang below switches, on real Slurms."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_slurm.array_operator import SlurmArrayOperator
-from airflow_slurm.errors import ImpossibleRequest
+from airflow_slurm.errors import AccountingDisabled, ImpossibleRequest, JobFailed
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
@@ -192,3 +192,22 @@ def test_switches_keep_a_job_below_one_and_are_waited_for_at_most_so_long(
     ))  # fmt: skip
     view = other.wait(other.execute(), 120)["view"]
     assert (view["state"], len(leaf(view["node_list"]))) == ("COMPLETED", 1), view
+
+
+def test_where_no_accounting_is_kept_the_queue_alone_tells_how_jobs_ended(
+    tree: PrivateSlurm, make: Make, monkeypatch: pytest.MonkeyPatch, shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{TREE.upper()}", connection_uri(tree))
+    with pytest.raises(AccountingDisabled, match="switched off at this site"):
+        SlurmHook(TREE).run(lambda client: client.accounting(0.0, ids=["1"]))
+    good, words = SlurmHook(TREE).test_connection()
+    assert good, words
+    assert "accounting: not kept" in words
+    task = make(TREE, {"body": f"echo here; [ -e {shared}/second ] || {{ touch {shared}/second; exit 9; }}; touch {shared}/done"},
+                expected_output=f"{shared}/done")  # fmt: skip
+    with pytest.raises(JobFailed, match="exit 9"):
+        task.run()
+    assert task.run()["state"] == "COMPLETED"
+    said = capsys.readouterr().out
+    assert said.count("] here") == 2
+    assert "accounting database" not in said
