@@ -9,13 +9,12 @@ job every 5 s for a small share of the jobs, as what it costs is proportional to
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import time
 from typing import Any
 
 from airflow_slurm.slurm.commands import ACCOUNTING_COLUMNS, DELIMITER, QUEUE_COLUMNS
-from benchmarks.slurm.site import CONN_ID, Site, markdown, percentile, private_site
+from benchmarks.slurm.site import CONN_ID, Site, load, markdown, percentile, private_site
 from benchmarks.slurm.watched import Watcher
 
 #: Stands for the mark of the question in the files that are printed.
@@ -52,21 +51,26 @@ def main() -> None:
             (site.bin / name).write_text(_PRINTS)
         ours, delays = _ours(site, options)
         theirs = _theirs(site, options)
-    hourly = 60 / (ours["wall_s"] / options.interval)
+        # Before the site is taken down, which takes its time: thousands of folders go with it.
+        print(_table(options, ours, theirs, delays))
+        print(
+            f"\n{len(delays)} ends seen, {ours['missed']} not, with {ours['looks']} looks in {ours['wall_s']:.0f} s. {load()}", flush=True
+        )
+
+
+def _table(options: argparse.Namespace, ours: dict[str, Any], theirs: dict[str, Any], delays: list[float]) -> str:
+    if not ours["looks"]:
+        raise SystemExit("Our loop made no look in the time: the machine is too busy to measure.")
+    hourly = 60 / ours["looks"]  # those that it made: on a busy machine there are fewer than intervals
     share = 3600 / theirs["wall_s"] / options.baseline_jobs * options.jobs
     cpu_s, baseline_cpu_s = ours["cpu_s"] * hourly, theirs["cpu_s"] * share
     commands, baseline_commands = ours["commands"] * hourly, theirs["commands"] * share
+    head = ["way", "jobs", "commands/h", "CPU s/h", "peak MiB", "of them imports", f"delay p95 s at {options.interval:.0f} s"]
     rows = [
         ["one loop for all", f"{options.jobs}", f"{commands:.0f}", f"{cpu_s:.0f}", f"{ours['peak_mib']:.0f}", f"{ours['bare_mib']:.0f}", f"{percentile(delays, 0.95):.1f}"],
         ["a trigger a job, every 5 s", f"{options.jobs} (from {options.baseline_jobs})", f"{baseline_commands:.0f}", f"{baseline_cpu_s:.0f}", "–", "–", "–"],
     ]  # fmt: skip
-    print(
-        markdown(["way", "jobs", "commands/h", "CPU s/h", "peak MiB", "of them imports", f"delay p95 s at {options.interval:.0f} s"], rows)
-    )
-    print(
-        f"\nCPU {baseline_cpu_s / cpu_s:.0f} ×, commands {baseline_commands / commands:.0f} ×; {len(delays)} ends seen, {ours['missed']} not."
-    )
-    print(f"Load of this machine: {os.getloadavg()[1]:.1f} (five minutes) on {os.cpu_count()} cores.")
+    return f"{markdown(head, rows)}\n\nCPU {baseline_cpu_s / cpu_s:.0f} ×, commands {baseline_commands / commands:.0f} ×"
 
 
 def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list[float]]:
@@ -76,7 +80,7 @@ def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list
     states = {job["id"]: "RUNNING" if "log" in job else "PENDING" for job in jobs}
     _write(site, states)
     watcher = _start(site, "ours", jobs, options)
-    commands = site.commands()
+    commands, looks = site.commands(), site.commands("squeue")
     ended: dict[str, float] = {}
     for _ in range(options.looks):
         time.sleep(options.interval)
@@ -86,9 +90,9 @@ def _ours(site: Site, options: argparse.Namespace) -> tuple[dict[str, Any], list
             ended[job_id] = time.time()
         _write(site, states)
     time.sleep(options.interval * 1.1 + 2)
-    commands = site.commands() - commands
+    commands, looks = site.commands() - commands, site.commands("squeue") - looks
     usage, seen = watcher.stop()
-    usage["commands"] = commands
+    usage |= {"commands": commands, "looks": looks}
     usage["missed"] = len(ended.keys() - seen.keys())
     return usage, [seen[job_id] - at for job_id, at in ended.items() if job_id in seen]
 

@@ -47,10 +47,10 @@ class Site:
             (self.bin / name).write_text(_COUNTED)
             (self.bin / name).chmod(0o755)
 
-    def commands(self) -> int:
-        """How many were run so far."""
+    def commands(self, name: str | None = None) -> int:
+        """How many were run so far, of one name or all."""
         path = self.folder / "commands"
-        return len(path.read_text().splitlines()) if path.exists() else 0
+        return sum(1 for line in path.read_text().splitlines() if name in (None, line)) if path.exists() else 0
 
     def connection(self, kind: str = "slurm", *, counted: bool = True, **extra: object) -> str:
         """An Airflow connection to the login node, in JSON; ``counted``: whether the commands of ours are counted there."""
@@ -96,6 +96,11 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
     return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in lines)
+
+
+def load() -> str:
+    """What the machine did besides, in words: delays mean little on one that is busy."""
+    return f"Load of this machine: {os.getloadavg()[1]:.1f} (average of five minutes) on {os.cpu_count()} cores."
 
 
 def ratio(ours: float, theirs: float) -> str:

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.slurm.site import CONN_ID, Site, markdown, percentile, private_site, ratio
+from benchmarks.slurm.site import CONN_ID, Site, load, markdown, percentile, private_site, ratio
 from benchmarks.slurm.watched import Watcher
 
 RUNNING = 4
@@ -66,6 +66,7 @@ def main() -> None:
         measured = [measure(site, kind, options) for kind in options.only or KINDS]
     head = ["way", "jobs", "commands/h", "CPU s/h", "slurmctld CPU s/h", "peak MiB", "delay p50 s", "delay p95 s", "ends seen", "not seen"]
     print(markdown(head, [m.row() for m in measured]))
+    print(f"\n{RUNNING} of the jobs of the first two ways run, the others are pending. {load()}")
     first = measured[0]
     for other in measured[1:]:
         share = other.jobs / first.jobs
