@@ -104,7 +104,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         """Tasks that are gone with their controller's memory and have made their expected output are done, and then nothing is unknown."""
         unknown = {int(i): found for i, value in request_state["tasks"].items() if not (found := JobView.from_json(value)).ended}
         proven = self.expected_output is not None and all(output_decides(found) for found in unknown.values())
-        if not proven or self._missing(list(unknown), self.visibility_deadline_s, float(request_state["since"])):
+        if not proven or self._missing(request_state, list(unknown), self.visibility_deadline_s, float(request_state["since"])):
             raise outcome_unknown(request_state, view)
         return self.accept(context, request_state, view)
 
@@ -132,9 +132,9 @@ class SlurmArrayOperator(SlurmJobOperator):
         since = float(state["since"])  # where the output alone decides, it has to be this submission's own
         deadline_s = self.visibility_deadline_s
         missing = (
-            self._missing(ended, deadline_s, self._written_since(state))
-            | self._missing(doubtful, deadline_s, since)
-            | self._missing(forgotten, 0.0, since)
+            self._missing(state, ended, deadline_s, self._written_since(state))
+            | self._missing(state, doubtful, deadline_s, since)
+            | self._missing(state, forgotten, 0.0, since)
         )
         return {index: self._end(context, state, index, view, index in missing) for index, view in sorted(views.items())}
 
@@ -156,12 +156,12 @@ class SlurmArrayOperator(SlurmJobOperator):
             return replace(end, cause=error.cause, retryable=error.retryable, detail=str(error))
         return replace(end, outcome="succeeded", cause="", result=result)
 
-    def _missing(self, indices: Sequence[int], within_s: float, since: float | None = None) -> set[int]:
+    def _missing(self, state: Mapping[str, Any], indices: Sequence[int], within_s: float, since: float | None) -> set[int]:
         """Shards whose expected output does not appear in time; one connection asks for all."""
         if self.expected_output is None or not indices:
             return set()
         paths = {index: task_path(self.expected_output, index) for index in indices}
-        missing = SlurmHook(self.slurm_conn_id).missing(set(paths.values()), within_s, since)
+        missing = SlurmHook(state["conn_id"]).missing(set(paths.values()), within_s, since)
         return {index for index, path in paths.items() if path in missing}
 
     def _first_of_round(self, context: Context, key: str, store: KeepsHistory) -> int:

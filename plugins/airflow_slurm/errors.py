@@ -25,6 +25,10 @@ class BadConnection(SlurmError, AirflowFailException):
     """The Airflow connection can't be used as it is written (key, host key, missing host). Never retried."""
 
 
+class NoConnection(BadConnection):
+    """Airflow has no connection of that name. Never retried."""
+
+
 class UnreadableAnswer(SlurmError):
     """A Slurm command answered, but not in a form known here. Nothing was concluded from it."""
 
@@ -146,6 +150,17 @@ class UnknownOutcome(SlurmError, AirflowFailException):
 
     The submission stays open, so that nothing is submitted twice, until a person decides.
     """
+
+
+class ConnectionGone(UnknownOutcome):
+    """A submission lives at a connection that Airflow no longer has: nobody can be asked, so nothing is sent anywhere else. Never retried."""
+
+    def __init__(self, job_id: str | None, key: str, n: int, conn_id: str) -> None:
+        job = f"Job {job_id}" if job_id else "A job that may have been queued"
+        super().__init__(
+            f"{job} (key {key}, submission {n}) was submitted over connection {conn_id!r}, which Airflow no longer has. Nobody can say how it is, "
+            "so nothing is submitted. Add the connection again and clear the task; or close the submission, if you know that the job is over."
+        )
 
 
 class Resubmit(SlurmError):

@@ -6,7 +6,7 @@ holds for this one folder only: two folders, or two file systems, know nothing o
 ::
 
     ROOT/<sha256 of key>/key.json
-    ROOT/<sha256 of key>/<n>/claimed.json  receipt.json  view.json  end.json  ending  incidents.jsonl
+    ROOT/<sha256 of key>/<n>/claimed.json  connection.json  receipt.json  view.json  end.json  ending  incidents.jsonl
                               owners/<hash>.json  dropped/<hash>.json
 """
 
@@ -60,6 +60,14 @@ class FileReceipts:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.record`."""
         if not self._closed(key, n):
             _write(self._folder(key) / str(n) / "receipt.json", receipt.to_json())
+
+    def sent_over(self, key: str, n: int, conn_id: str | None = None) -> str | None:
+        """See :meth:`airflow_slurm.receipts.KeepsConnections.sent_over`."""
+        path = self._folder(key) / str(n) / "connection.json"
+        if conn_id is not None:
+            _write_once(path, {"conn_id": conn_id})
+        value = _read(path)
+        return None if value is None else str(value["conn_id"])
 
     def observe(self, key: str, n: int, view: JobView) -> None:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.observe`."""

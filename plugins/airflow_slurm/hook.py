@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_slurm import pools
-from airflow_slurm.errors import BadConnection, FileUnreadable, OutputUnreadable, SlurmError, SshUnreachable
+from airflow_slurm.errors import BadConnection, FileUnreadable, NoConnection, OutputUnreadable, SlurmError, SshUnreachable
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.site.probe import probe
@@ -108,7 +108,7 @@ class SlurmHook(BaseHook):
         try:
             connection = await self.aget_connection(self.slurm_conn_id)
         except AirflowNotFoundException as error:
-            raise BadConnection(f"There is no connection {self.slurm_conn_id!r}: {error}") from error
+            raise NoConnection(f"There is no connection {self.slurm_conn_id!r}: {error}") from error
         return self._config_of(connection)
 
     @asynccontextmanager
@@ -194,7 +194,7 @@ class SlurmHook(BaseHook):
             try:
                 return await ssh.get_conn()
             except AirflowNotFoundException as error:
-                raise BadConnection(f"There is no connection {ssh.ssh_conn_id!r}: {error}") from error
+                raise NoConnection(f"There is no connection {ssh.ssh_conn_id!r}: {error}") from error
             except ValueError as error:
                 # The ssh provider says so about host keys and ports it can't use.
                 raise BadConnection(f"Connection {ssh.ssh_conn_id!r} can't be used: {error}") from error

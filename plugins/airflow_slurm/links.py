@@ -53,13 +53,13 @@ class SlurmOutputLink(BaseOperatorLink):
         return XCom.get_value(key=OUTPUT_KEY, ti_key=ti_key) or ""
 
 
-def keep_links(context: Context, slurm_conn_id: str, key: str, done: Submitted) -> None:
+def keep_links(context: Context, key: str, done: Submitted) -> None:
     """Leave the addresses, and what the tab has to know, before the wait begins."""
     ti: Any = context["ti"]
     receipt = done.receipt
     before = _before(context, key)
-    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": slurm_conn_id, "before": before})
-    template = SlurmHook(slurm_conn_id).config().job_url or ""
+    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": receipt.conn_id, "before": before})
+    template = SlurmHook(receipt.conn_id).config().job_url or ""
     ti.xcom_push(key=LINK_KEY, value=template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or ""))
     ti.xcom_push(key=OUTPUT_KEY, value=output_address(owner_of(context), done.n, receipt))
 

@@ -142,12 +142,13 @@ class SlurmJobOperator(JobSteps):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         # What nobody saw run was waited for long enough when nobody knew what had become of it.
         deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
+        there = SlurmHook(request_state["conn_id"])
         since = self._written_since(request_state) if view.succeeded else float(request_state["since"])
-        if self.expected_output and SlurmHook(self.slurm_conn_id).missing([self.expected_output], deadline_s, since):
+        if self.expected_output and there.missing([self.expected_output], deadline_s, since):
             if not view.succeeded:
                 words = f"{view.describe()}: {view.cause}, and {self.expected_output} is not there"
                 raise JobFailed(words, retryable=view.retryable, cause=view.cause)
-            if since is not None and not SlurmHook(self.slurm_conn_id).missing([self.expected_output], 0.0):
+            if since is not None and not there.missing([self.expected_output], 0.0):
                 raise JobFailed(f"Slurm says {view.state}, and {self.expected_output} {TOO_OLD}", retryable=False, cause="output_stale")
             raise JobFailed(
                 f"Slurm says {view.state}, and {self.expected_output} is not there after {self.visibility_deadline_s:.0f} s.",

@@ -170,6 +170,18 @@ class KeepsKeys(Protocol):
 
 
 @runtime_checkable
+class KeepsConnections(Protocol):
+    """What a store does besides, so that a job whose receipt was never written is looked up where it was sent, also by tasks that name another
+    connection. Without it, a task that comes back with another connection knows only by itself."""
+
+    def sent_over(self, key: str, n: int, conn_id: str | None = None) -> str | None:
+        """Over which connection submission ``n`` is sent; None if that was not kept.
+
+        :param conn_id: kept, durably, before returning, unless one is kept already: of several callers the first counts, for all of them.
+        """
+
+
+@runtime_checkable
 class ReceiptStore(Protocol):
     """What a store has to do. Every call may come twice, from several processes at once, and from any thread.
 

@@ -72,7 +72,7 @@ class JobRequest:
     expected_output: str | None = None
     lines: Lines | None = None
 
-    def work(self, on_claim: Callable[[int], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
+    def work(self, on_claim: Callable[[int, str], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
 
         :param root: the cluster's remote root; it confines the job's paths unless the job names a root of its own.
@@ -130,7 +130,7 @@ class JobRequest:
             exits={str(code): cause for code, cause in own_exits(self._spec_of(done.n)).items()},
         )
 
-    def state(self, slurm_conn_id: str, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:
+    def state(self, done: Submitted, owner: Owner, resubmits: int) -> dict[str, Any]:
         """What is handed to ``accept``; JSON, since another process resumes the task."""
         return {
             "key": self.key,
@@ -139,7 +139,7 @@ class JobRequest:
             "job_name": done.receipt.job_name,
             "cluster": done.receipt.cluster,
             "log_path": done.receipt.log_path,
-            "conn_id": slurm_conn_id,
+            "conn_id": done.receipt.conn_id,
             "receipts": self.receipts,
             "receipts_config": dict(self.receipts_config),
             "owner": owner,

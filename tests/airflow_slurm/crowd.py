@@ -61,13 +61,13 @@ class Crowd:
         return sum(argv[0] == command for argv in self.asked)
 
     @asynccontextmanager
-    async def get_client(self) -> AsyncIterator[SlurmClient]:
+    async def get_client(self, conn_id: str = "c1") -> AsyncIterator[SlurmClient]:
         """As the hook's."""
         self.connections += 1
         self.open += 1
         self.most = max(self.most, self.open)
         try:
-            yield Client(self)
+            yield Client(self, conn_id)
         finally:
             self.open -= 1
 
@@ -121,8 +121,8 @@ class Crowd:
 class Client(SlurmClient):
     """The real client over one of its connections."""
 
-    def __init__(self, crowd: Crowd) -> None:
-        super().__init__(self._never, conn_id="c1")
+    def __init__(self, crowd: Crowd, conn_id: str = "c1") -> None:
+        super().__init__(self._never, conn_id=conn_id)
         self.crowd = crowd
 
     async def _never(self) -> asyncssh.SSHClientConnection:
@@ -137,7 +137,7 @@ class Hook:
 
     def __init__(self, crowd: Crowd, slurm_conn_id: str = "c1") -> None:
         self.slurm_conn_id = slurm_conn_id
-        self.get_client = crowd.get_client
+        self.get_client = lambda: crowd.get_client(slurm_conn_id)
 
 
 def _line(crowd: Crowd, job_id: str) -> str:

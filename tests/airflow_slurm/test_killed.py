@@ -41,7 +41,7 @@ def crowd(make: Make, monkeypatch: pytest.MonkeyPatch) -> Crowd:
     """A cluster on which the job of the task runs."""
     there = Crowd({"7": (NAME, "RUNNING")})
     monkeypatch.setenv("AIRFLOW_CONN_NOWHERE", '{"conn_type": "slurm", "host": "login", "login": "me", "extra": {"poll_interval_s": 0.3}}')
-    monkeypatch.setattr(SlurmHook, "get_client", lambda self: there.get_client())
+    monkeypatch.setattr(SlurmHook, "get_client", lambda self: there.get_client(self.slurm_conn_id))
     return there
 
 

@@ -263,3 +263,11 @@ def test_the_keys_that_were_ever_claimed_are_known(store: CatalogReceipts) -> No
     store.close(KEY, 1, provider.JobEnd("cancelled"))
     store.claim(KEY, owner("a"))
     assert store.claimed_keys() == [KEY]
+
+
+def test_over_which_connection_it_was_sent_is_kept_and_the_first_one_stays(store: CatalogReceipts) -> None:
+    assert isinstance(store, provider.KeepsConnections)
+    n = store.claim(KEY, owner("a")).n
+    assert store.sent_over(KEY, n) is None
+    assert [store.sent_over(KEY, n, name) for name in ("a", "b", None)] == ["a", "a", "a"]
+    assert store.sent_over(KEY, n + 1) is None

@@ -16,7 +16,7 @@ from include.stores.catalog import array_parts
 from include.stores.catalog.database import Database, Row, insert_new, stamp, upsert
 from include.stores.catalog.facade import Catalog
 from include.stores.catalog.ledger import NewEntry, append_entry
-from include.stores.catalog.tables_work import attempts, incidents, owners, submissions
+from include.stores.catalog.tables_work import attempts, incidents, owners, submission_connections, submissions
 from include.stores.errors import NotFound, StoreError
 
 RESOLUTIONS = ("lost", "ended")
@@ -118,6 +118,15 @@ class CatalogReceipts:
             _update(connection, key, n, {"receipt": receipt.to_json()})
             for task, part in array_parts.parts_of(connection, key, n).items():
                 _update(connection, *part, {"receipt": array_parts.receipt_of_task(receipt.to_json(), task)})
+
+    def sent_over(self, key: str, n: int, conn_id: str | None = None) -> str | None:
+        """Over which connection the submission is sent; keeps `conn_id` if none is kept yet. None if none is."""
+        table = submission_connections
+        if conn_id is not None:
+            with self._db.write("receipts") as connection:
+                insert_new(connection, table, {"key": key, "n": n, "conn_id": conn_id})
+        with self._db.read() as connection:
+            return connection.execute(sa.select(table.c.conn_id).where(table.c.key == key, table.c.n == n)).scalar()
 
     def observe(self, key: str, n: int, view: Any) -> None:
         """Keeps the last known state, for people, and each incarnation's state and GPU-seconds."""

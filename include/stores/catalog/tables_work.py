@@ -77,6 +77,12 @@ submissions = sa.Table(
 )  # fmt: skip
 """One live submission a key, over all clusters: the partial unique index says so."""
 
+submission_connections = sa.Table(
+    "submission_connections", metadata,
+    text("key", primary_key=True), number("n", primary_key=True), text("conn_id"),
+)  # fmt: skip
+"""Over which connection a submission is sent, kept before anything is: the first that is named stays."""
+
 array_parts = sa.Table(
     "array_parts", metadata,
     text("array_key", primary_key=True), number("array_n", primary_key=True), number("task", primary_key=True), text("key"), number("n"),

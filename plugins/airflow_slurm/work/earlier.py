@@ -16,6 +16,7 @@ from airflow_slurm.requests import Done, JobRequest, is_other_work, who
 from airflow_slurm.slurm.reasons import in_words
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.work.elsewhere import place_of, reach
 from airflow_slurm.work.looking import look
 from airflow_slurm.work.stop import StopPolicy, give_up
 
@@ -41,11 +42,16 @@ def let_go(state: Mapping[str, Any]) -> JobView | None:
 
     :param state: as :meth:`JobRequest.state`, or :func:`pointer_to` with an ``owner``.
     :raises NotEnded: if the job resists. :raises Unreachable: if nobody could be asked.
+    :raises ConnectionGone: if Airflow no longer has the connection that it was submitted over.
     """
     store = load_store(state["receipts"], state["receipts_config"])
+    live = store.get(state["key"])
+    if live is None:
+        return None
+    place = place_of(store, live.key, live) or state["conn_id"]
 
     async def once() -> JobView | None:
-        async with SlurmHook(state["conn_id"]).get_client() as client:
+        async with reach(store, live.key, live, place) as client:
             policy = StopPolicy(**state["stop"])
             return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
 
@@ -147,7 +153,7 @@ def close_what_is_done(previous: Mapping[str, Any], owner: Owner) -> None:
         return
     receipt, since = live.receipt, live.since
     try:
-        view = SlurmHook(previous["conn_id"]).run(lambda client: look(client, receipt, since))
+        view = SlurmHook(receipt.conn_id).run(lambda client: look(client, receipt, since))
     except SlurmError as error:
         log.warning("the submission of work that is done stays open; the reconciler closes it", job_id=receipt.job_id, error=str(error))
         return

@@ -20,7 +20,11 @@ def leave_to_a_person(state: Mapping[str, Any], why: Exception) -> None:
 
     :param state: as :meth:`airflow_slurm.requests.JobRequest.state`.
     """
-    store, key, n = load_store(state["receipts"], state["receipts_config"]), state["key"], int(state["n"])
+    note_left(load_store(state["receipts"], state["receipts_config"]), state["key"], int(state["n"]), why)
+
+
+def note_left(store: ReceiptStore, key: str, n: int, why: Exception) -> None:
+    """The same of one submission of a store."""
     if not left_why(store, key, n):
         store.incident(key, n, LEFT, {"why": str(why), "at": time.time()})
 

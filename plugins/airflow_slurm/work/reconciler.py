@@ -23,6 +23,7 @@ from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import QueueRow
 from airflow_slurm.truth.arrays import main_id
 from airflow_slurm.truth.reconcile import Observation
+from airflow_slurm.work.elsewhere import place_of
 from airflow_slurm.work.left import left_why
 from airflow_slurm.work.looking import Wanted, observe_all, view_of
 from airflow_slurm.work.stop import NotEnded, StopPolicy, close_unqueued, end_submission, find_receipts
@@ -110,7 +111,7 @@ class _Run:
         findings: list[Finding] = []
         over: list[Submission] = []
         waited_for: list[Submission] = []
-        for submission in self._here(live, conn_id, queue):
+        for submission in await asyncio.to_thread(self._here, live, conn_id, queue):
             try:
                 alive = [o for o in submission.owners if await asyncio.to_thread(self.is_owner_alive, o)]
                 if not alive and (why := await self._left(submission)):
@@ -127,13 +128,13 @@ class _Run:
         return findings + await self._orphans(queue, live, name_prefix, orphan_age_s)
 
     def _here(self, live: Sequence[Submission], conn_id: str, queue: Sequence[QueueRow]) -> list[Submission]:
-        """The submissions over this connection. One without a receipt may be another's, if the store has any: its job is held, if there is one."""
+        """The submissions over this connection. One of which nobody says may be another's, if the store has any: its job is held, if there is one."""
         shared = any(s.receipt is not None and s.receipt.conn_id != conn_id for s in live)
         names, now = {row.name for row in queue}, time.time()
 
         def is_here(s: Submission) -> bool:
-            if s.receipt is not None:
-                return s.receipt.conn_id == conn_id
+            if (place := place_of(self.receipts, s.key, s)) is not None:
+                return place == conn_id
             return not shared or self.name_of(s.key, s.n) in names or now - s.since > FOR_OTHERS_S
 
         return [s for s in live if is_here(s)]

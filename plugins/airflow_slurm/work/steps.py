@@ -18,6 +18,7 @@ from airflow_slurm.errors import (
     JobFailed,
     JobFailedForGood,
     LoginRefused,
+    NoConnection,
     OutputUnreadable,
     Resubmit,
     SlurmError,
@@ -41,10 +42,11 @@ from airflow_slurm.truth.view import JobView
 from airflow_slurm.watch.waiting import HELD_AGAIN
 from airflow_slurm.work.accepted import accepted_before, round_of
 from airflow_slurm.work.earlier import given_up, gives_up, leave_earlier, left_a_log
+from airflow_slurm.work.elsewhere import left_open
 from airflow_slurm.work.held import done_in_its_hold
 from airflow_slurm.work.killed import leave
 from airflow_slurm.work.later import pause
-from airflow_slurm.work.left import leave_to_a_person, take_up
+from airflow_slurm.work.left import take_up
 from airflow_slurm.work.stop import NotEnded
 from airflow_slurm.work.submit import Submitted, submit
 
@@ -115,9 +117,8 @@ class JobSteps(BaseOperator):
             raise
         except Unreachable as error:
             return self._accept_later(context, event, request_state, error)
-        except (UnknownOutcome, OutputUnreadable) as error:
-            leave_to_a_person(request_state, error)
-            raise
+        except (UnknownOutcome, OutputUnreadable, NoConnection) as error:
+            raise left_open(request_state, error) from error
         except Resubmit as request:
             return self._again(context, request_state, view, request)
         except JobFailed as error:
@@ -159,8 +160,9 @@ class JobSteps(BaseOperator):
                     return self._accepted(context, request, *before)
                 except (JobFailed, Resubmit, UnknownOutcome) as error:
                     self.log.warning("Submission %d had been accepted, and is not any more: %s", before[0].n, error)
-            kept.set(STATE_KEY, pointer_to(request, self.slurm_conn_id, 1))
-            done = self._submit(context, request, owner, bool(progress.get("nothing_sent")))
+            over = str(previous["conn_id"]) if isinstance(previous, dict) and not is_other_work(previous, request) else None
+            kept.set(STATE_KEY, pointer_to(request, over or self.slurm_conn_id, 1))
+            done = self._submit(context, request, owner, bool(progress.get("nothing_sent")), over)
         except LoginRefused:
             raise
         except _LATER as error:
@@ -173,30 +175,30 @@ class JobSteps(BaseOperator):
 
     def _accepted(self, context: Context, request: JobRequest, done: Submitted, view: JobView) -> Any:
         """The result of a submission that was closed as succeeded, and whose result Airflow never got."""
-        state = request.state(self.slurm_conn_id, done, owner_of(context), 0) | {"tasks": {}}
+        state = request.state(done, owner_of(context), 0) | {"tasks": {}}
         self._seen = facts_of(state, view)
         result = self._accept_again(context, state, view)
-        keep_links(context, self.slurm_conn_id, request.key, done)
+        keep_links(context, request.key, done)
         self.log.info("Job %s (submission %d) was accepted before the worker died; nothing is submitted.", view.job_id, done.n)
         return result
 
     def _accept_again(self, context: Context, state: dict[str, Any], view: JobView) -> Any:
         return self.accept(context, state, view)
 
-    def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool) -> Submitted:
+    def _submit(self, context: Context, request: JobRequest, owner: Owner, nothing_sent: bool, asked_over: str | None) -> Submitted:
         store, kept = request.store(), context["task_state_store"]
         # Before anything is sent, the task's own record names what it will have to give up if it comes back for other work.
         site = SlurmHook(self.slurm_conn_id).config()
         if site.pool and site.pool != self.pool:
             self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
 
-        def claimed(n: int) -> None:
+        def claimed(n: int, conn_id: str) -> None:
             self._refuse_if_over()
-            pointer = pointer_to(request, self.slurm_conn_id, n)
+            pointer = pointer_to(request, conn_id, n)
             self._claim = pointer | {"owner": owner}
             kept.set(STATE_KEY, pointer | round_of(context))
 
-        work = request.work(claimed, site.root, site.preemptible)
+        work = replace(request.work(claimed, site.root, site.preemptible), asked_over=asked_over)
 
         async def once() -> Submitted:
             async with SlurmHook(self.slurm_conn_id).get_client() as client:
@@ -207,15 +209,18 @@ class JobSteps(BaseOperator):
             take_up(store, request.key, done.n)
         how, job = "found again" if done.adopted else "submitted", done.receipt
         self.log.info("Job %s (%s) %s as submission %d of %s.", job.job_id, job.job_name, how, done.n, request.key)
+        if job.conn_id != self.slurm_conn_id:
+            words = "Job %s lives at connection %s: it is watched and ended there. %s, which this task names, is for the next submission."
+            self.log.warning(words, job.job_id, job.conn_id, self.slurm_conn_id)
         return done
 
     def _wait(self, context: Context, request: JobRequest, done: Submitted, owner: Owner, resubmits: int) -> Any:
-        keep_links(context, self.slurm_conn_id, request.key, done)
-        state = request.state(self.slurm_conn_id, done, owner, resubmits)
+        keep_links(context, request.key, done)
+        state = request.state(done, owner, resubmits)
         # In the worker Airflow's alarm comes first, and interrupts nothing that way.
         deadline = deadline_of(context, self.execution_timeout, 0.0 if self.deferrable else ALARM_FIRST_S)
         wait = request.wait(done, owner, self.follow_log, deadline)
-        trigger = SlurmJobTrigger(self.slurm_conn_id, as_json(wait), state)
+        trigger = SlurmJobTrigger(done.receipt.conn_id, as_json(wait), state)
         if self.deferrable:
             self.defer(trigger=trigger, method_name="execute_complete", kwargs={"request_state": state})
         try:
@@ -259,6 +264,8 @@ class JobSteps(BaseOperator):
             said = gives_up(event, state, view)
         except LoginRefused:
             raise
+        except NoConnection as error:
+            raise left_open(state, error) from error
         except (Unreachable, UnreadableAnswer) as error:
             return self._accept_later(context, event, state, error)
         if not said:

@@ -19,6 +19,7 @@ from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.arrays import array_of
 from airflow_slurm.truth.view import JobView
 from airflow_slurm.work.cancelling import cancel
+from airflow_slurm.work.elsewhere import place_of
 from airflow_slurm.work.looking import look
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,10 @@ async def end_submission(
     :returns: the last view of the job; None if none was ever queued.
     :raises NotEnded: if it resists. :raises Unreachable: if nobody could be asked. Nothing is closed then.
     """
+    place = await asyncio.to_thread(place_of, store, submission.key, submission)
+    if place not in (None, client.conn_id):
+        # Another controller would say that it has no such job.
+        raise NotEnded(f"The job of {submission.key!r} lives at connection {place!r} and can't be ended over {client.conn_id!r}.")
     receipt = submission.receipt
     if receipt is None:
         receipt = (await find_receipts(client, {job_name: submission.since})).get(job_name)

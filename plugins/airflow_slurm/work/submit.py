@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import structlog
 
 from airflow_slurm.errors import (
-    AccountingDisabled,
     AnswerLost,
     CommandRefused,
     InvalidSpec,
@@ -27,15 +26,14 @@ from airflow_slurm.errors import (
 )
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
 from airflow_slurm.remote.client import Queued, SlurmClient
-from airflow_slurm.slurm.parse import AccountingRow, QueueRow
-from airflow_slurm.slurm.states import Phase
+from airflow_slurm.slurm.parse import QueueRow
 from airflow_slurm.spec import JobSpec, check_sent
 from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.work.elsewhere import reach, settle_place
+from airflow_slurm.work.of_one_name import cancel_doubles, kept_of, let_go, never_ran
 from airflow_slurm.work.stop import DEFAULT_STOP, StopPolicy, end_submission
 
 log = structlog.get_logger(__name__)
-
-Row = TypeVar("Row", QueueRow, AccountingRow, QueueRow | AccountingRow)
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,16 @@ class Work:
 
     :ivar spec_for: the job of submission ``n``. :ivar name_for: its name, unique to key and ``n``.
     :ivar stage_in: puts files beside the job before it is sent; may be called more than once for one ``n``.
-    :ivar on_claim: told the number right after the claim, before anything is sent.
+    :ivar on_claim: told number and connection right after the claim, before anything is sent.
+    :ivar asked_over: over which connection the caller asked for this work before, if it did.
     """
 
     key: str
     spec_for: Callable[[int], JobSpec]
     name_for: Callable[[int], str]
     stage_in: Callable[[int], None] = lambda n: None
-    on_claim: Callable[[int], None] = lambda n: None
+    on_claim: Callable[[int, str], None] = lambda n, conn_id: None
+    asked_over: str | None = None
 
 
 @dataclass(frozen=True)
@@ -104,19 +104,58 @@ async def submit(
     :raises SubmitRefused: for good; the submission is closed. :raises InvalidSpec: as well. :raises SubmitBusy: for now; call again later.
     :raises SubmissionUncertain: neither sent nor found, since nobody could be asked; call again later.
     :raises Unreachable: nothing was sent; call again later.
+    :raises ConnectionGone: the live submission was made over a connection that is no more; nothing was sent.
     """
     while True:
         claim = await asyncio.to_thread(store.claim, work.key, owner)
+        place = await asyncio.to_thread(settle_place, store, work.key, claim, client.conn_id, work.asked_over)
         if claim.ending:
             given_up = Submission(work.key, claim.n, claim.receipt, (), claim.since, True)
-            log.info("the earlier job was given up; seeing that it ends first", key=work.key, n=claim.n)
-            await end_submission(client, store, given_up, work.name_for(claim.n), stop, by="next submission")
+            log.info("the earlier job was given up; seeing that it ends first", key=work.key, n=claim.n, conn_id=place)
+            async with _at(place, client, store, work, claim) as there:
+                await end_submission(there, store, given_up, work.name_for(claim.n), stop, by="next submission")
             continue
-        await asyncio.to_thread(work.on_claim, claim.n)
+        await asyncio.to_thread(work.on_claim, claim.n, place)
         try:
-            return await _one(client, store, work, claim, look_up, nothing_sent)
+            if place == client.conn_id:
+                return await _one(client, store, work, claim, look_up, nothing_sent)
+            async with _at(place, client, store, work, claim) as there:
+                if (found := await _elsewhere(there, store, work, claim, look_up)) is not None:
+                    return found
+                await _unsent(there, store, work, claim, owner, stop)
         except _Overtaken:
             log.warning("submission was closed meanwhile; claiming again", key=work.key, n=claim.n)
+
+
+def _at(place: str, client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim) -> AbstractAsyncContextManager[SlurmClient]:
+    return nullcontext(client) if place == client.conn_id else reach(store, work.key, claim, place)
+
+
+async def _elsewhere(there: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Submitted | None:
+    """The job of a submission that was made over another connection than the caller's, adopted there; None if there is none. Sends nothing."""
+    receipt = claim.receipt or await _search(there, work, claim, look_up)
+    if receipt is None:
+        return None
+    log.warning(
+        "this work's job lives at another connection; adopting it there", key=work.key, job_id=receipt.job_id, conn_id=there.conn_id
+    )
+    # With a receipt it counts as one that may have run, so that it is never sent again.
+    return await _one(there, store, work, replace(claim, receipt=receipt, adopted=True), look_up, nothing_sent=False)
+
+
+async def _unsent(there: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, owner: Owner, stop: StopPolicy) -> None:
+    """End a submission of which no job is there, so that the next can be made over the caller's connection.
+
+    It is given up before the last look: whoever is submitting it at this moment, over the other connection, sees that before it lifts the hold.
+
+    :raises SubmissionUncertain: if another task waits for it: that one may be sending it.
+    """
+    if await asyncio.to_thread(store.drop_owner, work.key, owner):
+        raise SubmissionUncertain(
+            f"Another task is submitting {work.name_for(claim.n)!r} over connection {there.conn_id!r}: nothing is sent over a second one until it has."
+        )
+    given_up = Submission(work.key, claim.n, None, (), claim.since, True)
+    await end_submission(there, store, given_up, work.name_for(claim.n), stop, by="next submission")
 
 
 async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp, nothing_sent: bool) -> Submitted:
@@ -182,7 +221,7 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
             rows = await client.find_by_name(name, claim.since)
             trouble = None
             if rows:
-                kept = _kept(rows)
+                kept = kept_of(rows)
                 log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, state=kept.state.name)
                 spec = work.spec_for(claim.n)
                 path = spec.log_path(kept.job_id)
@@ -217,62 +256,24 @@ async def _settle(
     name, key, n = receipt.job_name, work.key, claim.n
     named = seen if seen is not None else [row for row in await client.queue(name) if row.name == name]
     rows = sorted(whole_jobs(named), key=lambda row: int(row.job_id))
-    kept = _kept(rows) if rows else None
+    kept = kept_of(rows) if rows else None
     if kept is not None and kept.job_id != receipt.job_id:
         receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))
         await asyncio.to_thread(store.record, key, n, receipt)
     if kept is not None and kept.submit_time is not None and not may_have_run:
         receipt = replace(receipt, queued_at=kept.submit_time)
-    await _cancel_doubles(client, store, key, n, rows, receipt.job_id)
+    await cancel_doubles(client, store, key, n, rows, receipt.job_id)
     live = await asyncio.to_thread(store.get, key)
     if live is None or live.n != n or live.ending:
         await client.cancel(receipt.job_id, cluster=receipt.cluster)
         raise _Overtaken
-    if (kept is None or kept.held_by_us) and not await _let_go(client, receipt):
+    if (kept is None or kept.held_by_us) and not await let_go(client, receipt):
         released = live.receipt is not None and live.receipt.released_at is not None
-        if not may_have_run and not released and await _never_ran(client, receipt, claim):
+        if not may_have_run and not released and await never_ran(client, receipt, claim):
             raise _Forgotten
     receipt = replace(receipt, released_at=time.time())
     await asyncio.to_thread(store.record, key, n, receipt)
     return receipt
-
-
-async def _let_go(client: SlurmClient, receipt: Receipt) -> bool:
-    """Lift the hold; False if the controller knows no such job."""
-    try:
-        await client.release(receipt.job_id, receipt.cluster)
-    except CommandRefused as error:
-        # Somebody cancelled it in its hold, say: the poll will tell how it ended.
-        log.warning("the job's hold could not be lifted", job_id=receipt.job_id, slurm=error.words)
-        return "Invalid job id" not in error.words
-    return True
-
-
-async def _never_ran(client: SlurmClient, receipt: Receipt, claim: Claim) -> bool:
-    """Whether accounting too knows of no run and no end of a job that the controller doesn't know."""
-    if receipt.cluster not in (None, client.cluster):
-        return False  # a federation: another controller has it
-    try:
-        rows = await client.accounting(claim.since - 86400, ids=[receipt.job_id])
-    except AccountingDisabled:
-        return False
-    return all(row.state.info.phase is Phase.WAITING for row in rows if row.name == receipt.job_name)
-
-
-async def _cancel_doubles(client: SlurmClient, store: ReceiptStore, key: str, n: int, rows: Sequence[QueueRow], kept_id: str) -> None:
-    doubles = [row.job_id for row in rows if row.job_id != kept_id and not row.state.info.phase.ended]
-    if not doubles:
-        return
-    log.error("several jobs of one submission; keeping the oldest", kept=kept_id, cancelled=doubles)
-    for job_id in doubles:
-        await client.cancel(job_id)
-    await asyncio.to_thread(store.incident, key, n, "several_jobs_of_one_name", {"kept": kept_id, "cancelled": doubles})
-
-
-def _kept(rows: Sequence[Row]) -> Row:
-    """Of several the lowest id that has not ended; of ended ones the lowest."""
-    living = [row for row in rows if not row.state.info.phase.ended]
-    return (living or list(rows))[0]
 
 
 def _log_path(work: Work, n: int, job_id: str) -> str | None:
