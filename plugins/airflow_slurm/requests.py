@@ -75,15 +75,19 @@ class JobRequest:
     def work(self, on_claim: Callable[[int, str], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
 
-        :param root: the cluster's remote root; it confines the job's paths unless the job names a root of its own.
+        :param root: the cluster's remote root; it confines the job's paths. A root that the job names lies below it and narrows it.
         :param preemptible: what the site does with jobs that may be preempted.
         """
 
         def spec_for(n: int) -> JobSpec:
             spec = preemptible.apply(self._spec_of(n))
+            if spec.root is not None:
+                check_below("root", spec.root, root)
             confined = replace(spec, root=root) if root and spec.root is None else spec
             if confined.root and self.expected_output:
                 check_below("expected_output", self.expected_output, confined.root)
+            if self.lines is not None:
+                check_below("lines", self.lines.path, confined.root)
             return confined
 
         return Work(self.key, spec_for, self.name_of, self.stage_in, on_claim)

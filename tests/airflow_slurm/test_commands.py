@@ -166,3 +166,4 @@ def test_an_array_or_one_of_its_tasks_is_cancelled() -> None:
     with pytest.raises(InvalidSpec):
         commands.scancel([])
     assert commands.scancel("5501_4", signal="USR1") == ["scancel", "--batch", "--signal=USR1", "5501_4"]
+    assert commands.scancel("5501_4", signal="KILL") == ["scancel", "--signal=KILL", "5501_4"]

@@ -19,6 +19,7 @@ from airflow_slurm.requests import JobRequest
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.script import NO_ENV_FILE, NO_MODULE, own_exits, quote_directive, render
 from airflow_slurm.spec import JobSpec, check_job_name, check_sent
+from airflow_slurm.watch.lines import Lines
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\x00"))
 NASTY = 'it is "fine"; rm -rf $HOME `id` \\ it\'s\n#SBATCH --qos=admin'
@@ -184,8 +185,30 @@ def test_an_expected_output_lies_below_the_root_of_job_or_connection(path: str, 
         spec = JobSpec(command=("true",), output="/runs/%j.log", root=root)
         request = JobRequest("k", spec, "x", {}, expected_output=path)
         with pytest.raises(InvalidSpec, match=f"expected_output.*{said}"):
-            request.work(lambda n: None, of_connection).spec_for(1)
-        assert replace(request, expected_output="/runs/done").work(lambda n: None, of_connection).spec_for(1).root == "/runs"
+            request.work(lambda *_: None, of_connection).spec_for(1)
+        assert replace(request, expected_output="/runs/done").work(lambda *_: None, of_connection).spec_for(1).root == "/runs"
+
+
+@pytest.mark.parametrize("root", ["/", "/run"])
+def test_a_root_of_the_jobs_own_lies_below_that_of_the_connection(root: str) -> None:
+    with pytest.raises(InvalidSpec, match="'root'.*does not lie below '/runs'"):
+        JobRequest("k", JobSpec(command=("true",), output="/run/%j.log", root=root), "x", {}).work(lambda *_: None, "/runs").spec_for(1)
+    spec = JobSpec(command=("true",), output="/runs/mine/%j.log", root="/runs/mine")
+    assert JobRequest("k", spec, "x", {}).work(lambda *_: None, "/runs").spec_for(1).root == "/runs/mine"
+    with pytest.raises(InvalidSpec, match="expected_output.*'/runs/mine'"):
+        JobRequest("k", spec, "x", {}, expected_output="/runs/done").work(lambda *_: None, "/runs").spec_for(1)
+
+
+def test_the_lines_that_a_job_writes_lie_below_the_root_too() -> None:
+    for path, root, said in (
+        ("/etc/{n}-{job_id}", "/runs", "below '/runs'"),
+        ("/runs/../{n}", "/runs", "climbs up"),
+        ("/x/../{n}", None, "climbs up"),
+    ):
+        request = JobRequest("k", JobSpec(command=("true",), output="/runs/%j.log"), "x", {}, lines=Lines(path, "taker"))
+        with pytest.raises(InvalidSpec, match=f"lines.*{said}"):
+            request.work(lambda *_: None, root).spec_for(1)
+        replace(request, lines=Lines("/runs/{n}-{job_id}.{restarts}", "taker")).work(lambda *_: None, root).spec_for(1)
 
 
 def test_the_scripts_own_exit_codes_are_those_of_what_it_has_to_load() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +24,7 @@ from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.work.reconciler import reconcile
-from airflow_slurm.work.stop import give_up
+from airflow_slurm.work.stop import end_job, give_up
 from airflow_slurm.work.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
@@ -60,6 +62,47 @@ async def test_a_program_that_resists_is_ended_all_the_same(client: SlurmClient,
     assert view is not None
     assert view.state == "CANCELLED"
     assert time.monotonic() - began >= HASTY.grace_s
+
+
+async def test_one_that_outlives_its_cancel_is_killed_whole(
+    slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``KillWait``, after which Slurm itself kills what resists TERM, is longer here than what a cancel is given."""
+    wait_s = int(re.search(r"KillWait\s*= (\d+)", slurm.run("scontrol", "show", "config").stdout)[1])  # type: ignore[index]
+    asked: list[list[str]] = []
+    run = SlurmClient._run
+
+    async def noted(self: SlurmClient, argv: Sequence[str], **kwargs: Any) -> Any:
+        asked.append(list(argv))
+        return await run(self, argv, **kwargs)
+
+    monkeypatch.setattr(SlurmClient, "_run", noted)
+    done = await started(client, store, key, OWNER, STUBBORN.format(shared))
+    await appears(shared / "up")
+    policy = replace(HASTY, grace_s=0.5, cancel_wait_s=wait_s * 0.7)
+    view = await give_up(client, store, key, OWNER, "", policy, by="test")
+    assert view is not None
+    assert view.state == "CANCELLED"
+    job_id = done.receipt.job_id
+    assert [argv[1:] for argv in asked if argv[0] == "scancel"] == [
+        ["--batch", "--signal=USR1", job_id],
+        [job_id],
+        ["--signal=KILL", job_id],
+    ]
+
+
+async def test_a_kill_reaches_what_the_jobs_shell_started(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
+    """Sent to the shell alone it would look as if the program had failed."""
+    done = await started(client, store, key, OWNER, f"sleep 600 & echo $! > {shared}/child; touch {shared}/up; wait")
+    await appears(shared / "up")
+    await client.cancel(done.receipt.job_id, signal="KILL")
+    view = await end_job(client, done.receipt, done.since, HASTY)
+    assert view.state == "CANCELLED"
+    for _ in range(50):
+        if not Path(f"/proc/{(shared / 'child').read_text().strip()}").exists():
+            break
+        await asyncio.sleep(0.2)
+    assert not Path(f"/proc/{(shared / 'child').read_text().strip()}").exists()
 
 
 async def test_a_waiting_job_is_cancelled_at_once(client: SlurmClient, store: FileReceipts, key: str) -> None:

@@ -161,6 +161,7 @@ def scancel(
     job_ids: str | Sequence[str], *, signal: str | None = None, cluster: str | None = None, waiting_only: bool = False
 ) -> list[str]:
     """End a job, or several; with a signal, send that to the batch shell instead (``--batch``), which is the program itself after ``exec``.
+    ``KILL`` goes to all of the job: its shell alone would leave what it started behind.
 
     ``5501`` means every task of an array, ``5501_4`` one.
 
@@ -171,7 +172,8 @@ def scancel(
     ids: list[str] = list(job_ids) if isinstance(job_ids, (list, tuple)) else [str(job_ids)]
     if not ids:
         raise InvalidSpec("job_id", "scancel needs a job id")
-    sent = ["--batch", f"--signal={signal}"] if signal else []
+    sent = ["--batch"] if signal not in (None, "KILL") else []
+    sent += [f"--signal={signal}"] if signal else []
     sent += ["--state=PENDING"] if waiting_only else []
     return ["scancel", *sent, *clusters_option(cluster), *map(check_job_id, ids)]
 
