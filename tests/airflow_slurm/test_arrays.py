@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_slurm.slurm.states import Phase
 from airflow_slurm.spec import JobSpec, task_path
 from airflow_slurm.truth.arrays import by_id, compact, expression, indices_of, main_id, summarise, tasks_by_state, whole_jobs
 from airflow_slurm.truth.shards import ShardEnd, ends_since, first_of_round, remaining, settle, wanted_shards
-from airflow_slurm.truth.view import JobView
+from airflow_slurm.truth.view import Incarnation, JobView
 from airflow_slurm.watch.following import ArrayFollower
 from airflow_slurm.watch.poller import Hub, Snapshot
 from airflow_slurm.watch.waiting import Wait, due_of_tasks
@@ -192,6 +193,21 @@ def test_only_what_failed_in_this_round_runs_again() -> None:
     assert remaining([0, 1, 2], ends) == [1, 2]
     assert (ends[0].n, ends[1].n) == (2, 3)
     assert remaining([0, 1], ends_since(history, 2, 2)) == [0, 1]
+
+
+def test_the_end_of_a_shard_keeps_what_its_runs_cost() -> None:
+    """As the trigger hands the view of a task over, and as a store gives it back."""
+    runs = (
+        Incarnation(0, "PREEMPTED", elapsed_s=100.0, gpus=8),
+        Incarnation(1, "TIMEOUT", elapsed_s=50.0, gpus=8),
+        Incarnation(2, "COMPLETED", elapsed_s=600.0, gpus=8),
+    )
+    view = JobView.from_json(json.loads(json.dumps(compact(JobView("7_3", phase=Phase.SUCCEEDED, state="COMPLETED", incarnations=runs)))))
+    end = ShardEnd.from_json(json.loads(json.dumps(ShardEnd.of(3, 1, view).to_json())))
+    assert (end.gpu_seconds, end.lost_gpu_seconds) == (6000.0, 1200.0)
+    unsaid = ShardEnd.of(3, 1, replace(view, incarnations=(replace(runs[0], gpus=None),)))
+    assert (unsaid.gpu_seconds, unsaid.lost_gpu_seconds) == (None, None)
+    assert ShardEnd.from_json({"index": 3, "n": 1, "job_id": "7_3", "outcome": "failed"}).lost_gpu_seconds is None  # of an older version
 
 
 def test_a_shard_that_succeeded_stays_so() -> None:

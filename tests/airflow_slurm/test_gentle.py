@@ -144,6 +144,21 @@ async def test_an_hour_costs_at_most_sixty_questions_with_any_number_of_jobs(clu
     assert cluster.count("sacct", began) == 0
 
 
+@pytest.mark.parametrize(("sensors", "looks"), [(10, 60), (41, 30)])
+async def test_more_ids_than_one_command_takes_are_asked_for_half_as_often(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, sensors: int, looks: int
+) -> None:
+    """A sensor's job may be another user's: beyond what fits into one command beside the watched ones it is a second question."""
+    monkeypatch.setattr(snapshot_module, "IDS_A_COMMAND", 60)
+    cluster.jobs |= {str(900_000 + i): f"theirs-{i}" for i in range(sensors)}
+    hub = Hub()
+    hub.jobs = {i: Watched(i, name, cluster.now, foreign=int(i) >= 900_000) for i, name in cluster.jobs.items()}
+    began = cluster.now
+    seen = await looked(hub, cluster, 3600)
+    assert looks - 3 <= len([look for look in seen if look.at < began + 3600]) <= looks
+    assert 55 <= cluster.count("squeue", began) <= 60
+
+
 def seek(hub: Hub, cluster: Cluster, *, ids: int = 0, names: int = 0) -> list[Sought]:
     """So many sensors, none of whose jobs is there."""
     made = [Sought(str(900_000 + i), None, cluster.now) for i in range(ids)] + [

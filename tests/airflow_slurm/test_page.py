@@ -21,6 +21,7 @@ from airflow_slurm.operators import SlurmJobOperator
 from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.settings import task_address
 from airflow_slurm.slurm.states import Phase
+from airflow_slurm.truth.shards import ShardEnd
 from airflow_slurm.truth.view import Incarnation, JobView
 from airflow_slurm.web import reading
 from airflow_slurm.work.submit import Submitted
@@ -333,7 +334,7 @@ def test_a_task_keeps_which_works_it_asked_for(monkeypatch: pytest.MonkeyPatch) 
     task = Task(lambda: SlurmJobOperator(task_id="t"))
     done = Submitted(1, Receipt("7", "a-1", "nowhere", log_path="/logs/7"), 0.0, False)
     for key in ("parts", "parts", "whole", "whole", "c", "d", "e"):
-        keep_links(task.context, "nowhere", key, done)
+        keep_links(task.context, key, done)
         if key == "whole":
             assert task.xcoms[POINTER_KEY]["before"] == ["parts"]
     assert task.xcoms[POINTER_KEY] == {"key": "e", "n": 1, "job_id": "7", "conn_id": "nowhere", "before": ["d", "c", "whole"]}
@@ -354,6 +355,18 @@ def test_gpu_time_of_runs_that_slurm_ended_is_shown_as_lost(visitor: Visitor, ke
     assert "1:20:00" in text
     submitted(kept, waiting(incarnations=(replace(runs[0], gpus=None), runs[2])))
     assert "of GPU time went" not in visitor("viewer").get(URL).text
+    submitted(kept, waiting(incarnations=(replace(runs[0], state="TIMEOUT"),)))
+    assert "0:13:20 of GPU time went to runs that Slurm ended" in visitor("viewer").get(URL).text
+
+
+def test_gpu_time_that_a_shard_lost_is_shown_with_its_end(visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any]) -> None:
+    submitted(kept, waiting())
+    runs = (Incarnation(0, "PREEMPTED", elapsed_s=100.0, gpus=8), Incarnation(1, "COMPLETED", elapsed_s=600.0, gpus=8))
+    end = ShardEnd.of(3, 1, JobView("9912_3", phase=Phase.SUCCEEDED, state="COMPLETED", incarnations=runs))
+    kept.close("k", 1, JobEnd("succeeded", shards={"3": end.to_json()}))
+    text = visitor("viewer").get(URL).text
+    assert "<td>1:33:20" in text
+    assert "0:13:20 lost</span>" in text
 
 
 def test_the_link_of_a_task_leads_to_its_page() -> None:

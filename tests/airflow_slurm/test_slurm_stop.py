@@ -91,6 +91,10 @@ async def test_one_that_outlives_its_cancel_is_killed_whole(
     ]
 
 
+def runs(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 async def test_a_kill_reaches_what_the_jobs_shell_started(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
     """Sent to the shell alone it would look as if the program had failed."""
     done = await started(client, store, key, OWNER, f"sleep 600 & echo $! > {shared}/child; touch {shared}/up; wait")
@@ -98,11 +102,10 @@ async def test_a_kill_reaches_what_the_jobs_shell_started(client: SlurmClient, s
     await client.cancel(done.receipt.job_id, signal="KILL")
     view = await end_job(client, done.receipt, done.since, HASTY)
     assert view.state == "CANCELLED"
-    for _ in range(50):
-        if not Path(f"/proc/{(shared / 'child').read_text().strip()}").exists():
-            break
-        await asyncio.sleep(0.2)
-    assert not Path(f"/proc/{(shared / 'child').read_text().strip()}").exists()
+    child = int((shared / "child").read_text())
+    async with asyncio.timeout(20):
+        while runs(child):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
 
 
 async def test_a_waiting_job_is_cancelled_at_once(client: SlurmClient, store: FileReceipts, key: str) -> None:

@@ -24,6 +24,7 @@ class ShardEnd:
     :ivar n: the submission it belonged to. :ivar job_id: such as ``5501_3``.
     :ivar outcome: ``succeeded`` (accepted) or ``failed``.
     :ivar result: JSON that ``accept_shard`` returned.
+    :ivar gpu_seconds: of all its runs, and ``lost_gpu_seconds`` of those that Slurm ended before the program had; None where accounting doesn't say.
     """
 
     index: int
@@ -37,6 +38,8 @@ class ShardEnd:
     exit_code: int | None = None
     elapsed_s: float | None = None
     result: Any = None
+    gpu_seconds: float | None = None
+    lost_gpu_seconds: float | None = None
 
     @classmethod
     def of(cls, index: int, n: int, view: JobView) -> Self:
@@ -51,6 +54,8 @@ class ShardEnd:
             retryable=view.retryable,
             exit_code=view.exit_code,
             elapsed_s=view.elapsed_s,
+            gpu_seconds=_sum(run.gpu_seconds for run in view.incarnations),
+            lost_gpu_seconds=_sum(run.gpu_seconds for run in view.incarnations if run.lost),
         )
 
     @property
@@ -67,6 +72,11 @@ class ShardEnd:
         """The end that was written; fields of a newer version are passed over."""
         known = {f.name for f in fields(cls)}
         return cls(**{name: item for name, item in value.items() if name in known})
+
+
+def _sum(seconds: Iterable[float | None]) -> float | None:
+    known = [value for value in seconds if value is not None]
+    return sum(known) if known else None
 
 
 def wanted_shards(shards: Any) -> list[int]:

@@ -34,8 +34,9 @@ class Incarnation:
 
     @property
     def lost(self) -> bool:
-        """Whether Slurm ended the run before the program had: preempted, put back, or its node failed."""
-        return parse_state(self.state).info.phase is Phase.LOST
+        """Whether Slurm ended the run before the program had: preempted, put back, its node failed, or its time limit was over."""
+        state = parse_state(self.state)
+        return state.info.phase is Phase.LOST or state.name == "TIMEOUT"
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ async def take_snapshot(
     asked = frozenset(job.job_id for job in jobs)
     named = [each for each in sought if each.job_name]
     try:
-        rows = await _queue(client, jobs, [each.base for each in sought if each.base])
+        rows, questions = await _queue(client, jobs, [each.base for each in sought if each.base])
         of_names = await client.queue_of_all(name=sorted({each.job_name or "" for each in named})) if named else []
     except SlurmError as error:
         return Snapshot(time.time(), asked, trouble=str(error))
@@ -112,7 +112,7 @@ async def take_snapshot(
     seen = {each: of_names if each.job_name else rows for each in sought}
     found = {each: job for each, queue in seen.items() if (job := in_queue(each, queue)) is not None}
     look = Snapshot(time.time(), asked, present, {}, accounting_kept, doubles=_doubles(rows, jobs), found=found)
-    look = replace(look, rounds=2 if named and len(named) < len(jobs) + len(sought) else 1)
+    look = replace(look, rounds=max(1, questions + bool(named)))
     open_ = {each: queue for each, queue in seen.items() if each not in found}
     if not (doubtful or open_):
         return look
@@ -153,17 +153,17 @@ def _chosen(open_: Mapping[Sought, Sequence[QueueRow]], recorded: Sequence[Accou
     return {each: job for each in open_ if (job := choose(rows[each], each.job_id, each.job_name)) is not None}
 
 
-async def _queue(client: SlurmClient, jobs: Sequence[Watched], ids: Sequence[str]) -> list[QueueRow]:
-    """The watched jobs and those of some ids, and with them all of this user's if none may be another's; by one command, but for thousands of
-    others'."""
+async def _queue(client: SlurmClient, jobs: Sequence[Watched], ids: Sequence[str]) -> tuple[list[QueueRow], int]:
+    """The watched jobs and those of some ids, and with them all of this user's if none may be another's; and by how many commands: one, but for
+    thousands of others'."""
     foreign = {job.job_id for job in jobs if job.foreign} | set(ids)
     holds = any(job.asks_hold for job in jobs)
     if not foreign:
-        return await client.queue(holds=holds) if jobs else []
+        return (await client.queue(holds=holds), 1) if jobs else ([], 0)
     everyone = foreign | {job.job_id for job in jobs}
     if len(everyone) <= IDS_A_COMMAND:
-        return await client.queue_of_all(ids=sorted(everyone, key=_by_number), holds=holds)
-    return await client.queue(holds=holds) + await client.queue_of_all(ids=sorted(foreign, key=_by_number))
+        return await client.queue_of_all(ids=sorted(everyone, key=_by_number), holds=holds), 1
+    return await client.queue(holds=holds) + await client.queue_of_all(ids=sorted(foreign, key=_by_number)), 2
 
 
 def _present(queue: Mapping[str, Sequence[QueueRow]], jobs: Sequence[Watched]) -> tuple[dict[str, QueueRow], set[str]]:
