@@ -161,7 +161,7 @@ class SlurmArrayOperator(SlurmJobOperator):
         if self.expected_output is None or not indices:
             return set()
         paths = {index: task_path(self.expected_output, index) for index in indices}
-        missing = SlurmHook(state["conn_id"]).missing(set(paths.values()), within_s, since)
+        missing = SlurmHook(state.get("conn_id") or self.slurm_conn_id).missing(set(paths.values()), within_s, since)
         return {index for index, path in paths.items() if path in missing}
 
     def _first_of_round(self, context: Context, key: str, store: KeepsHistory) -> int:

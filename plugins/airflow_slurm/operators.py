@@ -142,7 +142,7 @@ class SlurmJobOperator(JobSteps):
             raise JobFailed(f"{view.describe()}: {view.cause}", retryable=view.retryable, cause=view.cause)
         # What nobody saw run was waited for long enough when nobody knew what had become of it.
         deadline_s = 0.0 if view.cause == FORGOTTEN else self.visibility_deadline_s
-        there = SlurmHook(request_state["conn_id"])
+        there = SlurmHook(request_state.get("conn_id") or self.slurm_conn_id)
         since = self._written_since(request_state) if view.succeeded else float(request_state["since"])
         if self.expected_output and there.missing([self.expected_output], deadline_s, since):
             if not view.succeeded:
