@@ -50,8 +50,9 @@ REWARD = {
     "max_identical_share": 0.2,
 }
 DPO = {**OPTIMISER, "learning_rate": 1e-3, "steps": 10, "beta": 0.1, "loss": "sigmoid", "label_smoothing": 0.0, "max_identical_share": 0.2}
+KTO = {**DPO, "loss": "kto", "desirable_weight": 1.2}
 DIMENSIONS = {**REWARD, "dimensions": ["clarity", "safety"]}
-PAIRED = [("dpo", DPO), ("reward_model", REWARD), ("reward_model", DIMENSIONS)]
+PAIRED = [("dpo", DPO), ("dpo", KTO), ("reward_model", REWARD), ("reward_model", DIMENSIONS)]
 """Programs that learn from pairs, each with its configuration."""
 PPO = {
     **{k: v for k, v in OPTIMISER.items() if k not in ("global_batch", "warmup_steps", "schedule")},

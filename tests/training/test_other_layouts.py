@@ -8,7 +8,12 @@ from tests.training import align_store
 from tests.training.harness import Started, Store
 from tests.training.resume_matrix_cells import EVERY, Cell
 
-CONFIGS: dict[str, dict[str, Any]] = {"dpo": align_store.DPO, "reward_model": align_store.REWARD}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dpo": ("dpo", align_store.DPO),
+    "kto": ("dpo", align_store.KTO),
+    "reward_model": ("reward_model", align_store.REWARD),
+}
+"""What is learnt, by which program and with what configuration."""
 MOVES = {
     "from two ranks to one": (Cell("", 2, 3), Cell("", 1, 3)),
     "from one rank to two": (Cell("", 1, 2), Cell("", 2, 2)),
@@ -27,13 +32,13 @@ def _told(started: Started, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("program", CONFIGS)
-def test_a_run_goes_on_elsewhere_with_the_losses_of_one_that_stayed(paired: Store, program: str, move: str) -> None:
+@pytest.mark.parametrize("learnt", CONFIGS)
+def test_a_run_goes_on_elsewhere_with_the_losses_of_one_that_stayed(paired: Store, learnt: str, move: str) -> None:
+    program, config = CONFIGS[learnt]
     began, goes_on = (_of(program, cell) for cell in MOVES[move])
-    config = CONFIGS[program]
-    stayed = began.run(paired, began.spec(paired, config, f"{program} stayed, {move}"))
+    stayed = began.run(paired, began.spec(paired, config, f"{learnt} stayed, {move}"))
     assert stayed.code == 0, stayed.stderr
-    spec = began.spec(paired, config, f"{program} moved, {move}")
+    spec = began.spec(paired, config, f"{learnt} moved, {move}")
     assert began.run(paired, spec, 1, "after-rename").code != 0
     rest = goes_on.run(paired, spec, 2)
     assert (rest.code, rest.report.first_step) == (0, EVERY), rest.stderr
@@ -41,4 +46,6 @@ def test_a_run_goes_on_elsewhere_with_the_losses_of_one_that_stayed(paired: Stor
     for name in ("step", "learning_rate"):
         assert _told(rest, name) == _told(stayed, name)[EVERY:], name
     assert _told(rest, "loss") == pytest.approx(_told(stayed, "loss")[EVERY:], abs=1e-4)
+    if learnt == "kto":
+        assert _told(rest, "reference_point") == pytest.approx(_told(stayed, "reference_point")[EVERY:], abs=1e-3)
     assert _told(rest, "loss") != pytest.approx(_told(stayed, "loss")[:-EVERY], abs=1e-4), "other steps have other losses"
