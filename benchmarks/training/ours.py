@@ -68,7 +68,7 @@ def _attempt(store: Store, spec: RunSpec, load: Workload, rank: int) -> list[str
         "save_every_steps": load.save_every or 10**6,
     }
     if load.program == "ppo":
-        settings["reuse_first_pass"] = True
+        settings["reuse_first_pass"] = load.reuse
     if rank == 0:
         return store.prepare(spec, save_in_background=True, keep_checkpoints=1, **settings)
     run = store.root / RunDir(spec.key).root

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
-from trl.experimental.ppo import PPOConfig, PPOTrainer
+from trl.experimental.ppo import PPOConfig, PPOTrainer, ppo_trainer
 
 from benchmarks.training.trl_times import Times
 from benchmarks.training.workload import KL, PPO_LEARNING_RATE, Workload
@@ -43,6 +43,20 @@ def arguments(load: Workload, out: Path) -> PPOConfig:
     )
 
 
+def counted_answers() -> list[int]:
+    """Tokens of every answer to come, its end token among them, as on our side: what the trainer is about to truncate."""
+    lengths: list[int] = []
+    truncate = ppo_trainer.truncate_response
+
+    def counting(stop: int, pad: int, responses: torch.Tensor) -> torch.Tensor:
+        ended = (responses == stop).cumsum(1) > 0
+        lengths.extend((responses.shape[1] - ended.sum(1) + ended.any(1)).tolist())
+        return truncate(stop, pad, responses)
+
+    ppo_trainer.truncate_response = counting
+    return lengths
+
+
 def main(folder: Path, out: Path) -> None:
     load, told = Workload.read(folder), json.loads((folder / "rows.json").read_text("utf-8"))
     torch.set_num_threads(load.threads)
@@ -65,8 +79,11 @@ def main(folder: Path, out: Path) -> None:
         eval_dataset=rows,
         callbacks=[times],
     )
+    lengths = counted_answers()
     trainer.train()
-    out.write_text(json.dumps(times.to_json()), "utf-8")
+    if len(lengths) != load.batch * load.steps:
+        raise SystemExit(f"{len(lengths)} answers were drawn, {load.batch * load.steps} were meant")
+    out.write_text(json.dumps({**times.to_json(), "answer_tokens": sum(lengths) / len(lengths)}), "utf-8")
 
 
 if __name__ == "__main__":

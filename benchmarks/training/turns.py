@@ -50,6 +50,10 @@ class Measured:
         found = [abs(a - b) for ours, trl in pairs for a, b in zip(ours["losses"], trl["losses"], strict=True)]
         return max(found, key=lambda difference: float("inf") if math.isnan(difference) else difference)
 
+    def answer_tokens(self, side: str) -> float:
+        """The mean length of the answers that a side's turns of PPO have drawn."""
+        return statistics.mean(found["answer_tokens"] for found in self.turns[side])
+
     def median(self, side: str) -> float:
         """Seconds an update; not a number where the side had no turn."""
         return statistics.median(self.seconds(side)) if self.turns[side] else math.nan

@@ -27,6 +27,7 @@ class Workload:
     vocabulary: 0 is the tiny model with a tokenizer's own; else random weights of a model with so many rows of embeddings.
     base: a folder that base import made, or a GGUF file; empty: made anew. new_tokens, epochs: PPO's. micro_batch: rows that our side
     computes at once, of like length where the program groups by it; 0: all of a rank's. TRL has all at once. device: cpu or cuda.
+    reuse: our PPO learns from the passes that gave the old log-probabilities and values (`reuse_first_pass`).
     """
 
     program: str
@@ -47,6 +48,7 @@ class Workload:
     device: str = "cpu"
     packing: bool = False
     base: str = ""
+    reuse: bool = True
 
     def __post_init__(self) -> None:
         if self.steps < WARM_UP + 3:
@@ -86,6 +88,10 @@ LOGGED = 5
 """Updates whose mean loss is one figure of the comparison."""
 EQUAL_LOSS = {"fp32": 1e-3, "bf16": 2e-2}
 """By how much the losses of two runs of equal work may differ at most: rounding grows from update to update."""
+
+
+EQUAL_ANSWERS = 0.05
+"""By what share the mean lengths of drawn answers may differ at most: each side draws its own, and longer ones are more work."""
 
 
 def means_of(losses: Sequence[float]) -> list[float]:

@@ -11,6 +11,7 @@ from benchmarks.training.flops import peak_of, per_token, utilisation
 from benchmarks.training.learning import lost, table
 from benchmarks.training.learning_chain import Learnt, Share
 from benchmarks.training.on_gpu import main as on_gpu
+from benchmarks.training.ppo_iteration import check_equal_answers
 from benchmarks.training.scaling import AXES, LABELS, cell
 from benchmarks.training.scaling import main as scaling
 from benchmarks.training.turns import OURS, Measured
@@ -64,6 +65,20 @@ def test_two_sides_that_did_other_work_are_not_compared(capsys: pytest.CaptureFi
         _check_equal_work(equal)
 
 
+def test_iterations_whose_answers_are_not_of_like_length_are_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    turns = {"ours": [{"answer_tokens": 20.0}, {"answer_tokens": 22.0}], "trl": [{"answer_tokens": 19.0}, {"answer_tokens": 22.0}]}
+    check_equal_answers(Measured(Workload("ppo"), 1, 1.0, turns=turns))
+    assert "ours 21.0, TRL 20.5" in capsys.readouterr().out
+    for length in (19.0, 24.0, 0.0, float("nan")):
+        turns["trl"][1] = {"answer_tokens": 2 * length - 19.0}
+        with pytest.raises(SystemExit, match="did not do the same work"):
+            check_equal_answers(Measured(Workload("ppo"), 1, 1.0, turns=turns))
+    for side in turns:
+        turns[side] = [{"answer_tokens": 0.0}]
+    with pytest.raises(SystemExit, match="did not do the same work"):
+        check_equal_answers(Measured(Workload("ppo"), 1, 1.0, turns=turns))
+
+
 def test_a_workload_that_measures_nothing_or_cannot_be_shared_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 6 are needed"):
         Workload("sft", steps=5)
@@ -98,7 +113,8 @@ def test_a_seed_that_learnt_all_of_it_loses_nothing() -> None:
         ({"form": {"base": Share(90, 200), "sft": Share(100, 200), "dpo": Share(190, 200), "ppo": Share(180, 200)}}, "SFT: asked form"),
         ({"reward": Share(108, 200)}, "does not exclude chance"),
         ({"length_only": 0.8}, "length alone gets 0.80"),
-        ({"form": {"base": Share(0, 200), "sft": Share(100, 200), "dpo": Share(100, 200), "ppo": Share(180, 200)}}, "DPO: asked form"),
+        ({"form": {"base": Share(0, 200), "sft": Share(100, 200), "dpo": Share(109, 200), "ppo": Share(180, 200)}}, "DPO: asked form"),
+        ({"form": {"base": Share(0, 200), "sft": Share(100, 200), "dpo": Share(190, 200), "ppo": Share(109, 200)}}, "PPO: asked form"),
         ({"exact": {"base": Share(20, 200), "sft": Share(150, 200), "dpo": Share(150, 200), "ppo": Share(139, 200)}}, "PPO: right answers"),
     ],
 )
