@@ -176,7 +176,7 @@ def _report(run: Json, spec: RunSpec, of: tuple[Json, Json], asked: Asked) -> "t
     wanted_now, result = of
     measured, expected = measurements_of(result), expected_from(spec)
     _record(spec, result, measured["rows"], (f"{outputs_of(spec.key)['measurements'].path}/measurements.json", _digest_of(result)))
-    people = panel_of(run, asked.people, expected.scorers)
+    people = panel_of(run, asked.people, expected.scorers, result)
     others = [people, judge_of(run, wanted_now, (result, people.body), asked.judge, asked.writer)]
     rows, scorers = list(measured["rows"]), dict(expected.scorers)
     for one in others:

@@ -15,27 +15,34 @@ Json = Mapping[str, Any]
 
 
 def measurements_of(result: Json, output: str = "measurements") -> dict[str, Any]:
-    """measurements.json of a committed run, read from the store and checked against its manifest."""
-    store = services.store()
-    path = outputs_of(result["key"])[output].path
-    manifest = store.outputs(result["key"], result["attempt"])[output]
-    store.verify_small(path, manifest, limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{path}/measurements.json")
-    return found
+    """measurements.json of a committed run, as it was committed."""
+    return committed_file(result["key"], output, "measurements.json")
 
 
 def answers_of(result: Json) -> dict[str, Any]:
-    """answers.json of an evaluation whose suites are compared side by side, checked like its measurements.
+    """answers.json of an evaluation whose suites are compared side by side, as it was committed.
 
     Raises:
         FlowError: the evaluation gave no answers.
     """
-    store, outputs = services.store(), outputs_of(result["key"])
-    if "answers" not in outputs:
+    if "answers" not in outputs_of(result["key"]):
         raise FlowError(f"evaluation {result['key']} gave no answers: no suite of it has the scorer human_win_rate")
-    path = outputs["answers"].path
-    store.verify_small(path, store.outputs(result["key"], result["attempt"])["answers"], limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{path}/answers.json")
+    return committed_file(result["key"], "answers", "answers.json")
+
+
+def committed_file(key: str, output: str, file: str) -> dict[str, Any]:
+    """A JSON file of a committed run, checked against what the catalog knows of it: the job's own folder may have been written to since.
+
+    Raises:
+        FlowError: the run is not committed, or the catalog has not what it gave.
+        IntegrityError: these are other bytes.
+    """
+    out, store = outputs_of(key)[output], services.store()
+    known = services.catalog().artifacts.get(out.digest)
+    if known is None:
+        raise FlowError(f"{output} of {key} are {out.digest}, which the catalog does not know")
+    store.verify_small(out.path, known.manifest, limit_bytes=512 << 20)
+    found: dict[str, Any] = store.read_json(f"{out.path}/{file}")
     return found
 
 

@@ -10,7 +10,7 @@ from include.domain.canonical import digest
 from include.flows import services
 from include.flows.benches import bench_of, evaluation
 from include.flows.errors import FlowError
-from include.flows.measured import answers_of, gate_set, outputs_of
+from include.flows.measured import answers_of, committed_file, gate_set
 from include.flows.panel import SHOWN, Pairing, opponents, pairings, prompts_of_suite
 from include.flows.panel_result import Said, put, rows_of
 from include.settings.catalogue import judge, recipe
@@ -119,7 +119,7 @@ def read(run: Json, wanted: Json, of: tuple[Json, Json], judged: Json, writer: s
         return Said(ROLE)
     found = recipe(run["recipe"])
     settings, file = settings_of(found), judge(settings_of(found).judge)
-    body = _judgements(judged) if judged else {"pairs": [], "counts": {}, "who": None}
+    body = _judgements(found, file, judged, measured) if judged else {"pairs": [], "counts": {}, "who": None}
     values = {(pair["suite"], pair["against"], pair["id"]): pair["value"] for pair in body["pairs"]}
     told = _calibration(panel, values)
     why = [*told.shortfalls(settings.min_kappa, settings.min_calibration), *_silence(body["counts"], settings)]
@@ -154,14 +154,19 @@ def _reads_a_judge(run: Json) -> bool:
     return any(gate.metric == _metric() for gate in gate_set(run).gates)
 
 
-def _judgements(judged: Json) -> dict[str, Any]:
-    """judgements.json of the judge's run, checked against its manifest."""
+def _judgements(found: Recipe, file: JudgeFile, judged: Json, measured: Json) -> dict[str, Any]:
+    """judgements.json of the judge's run, as it was committed.
 
-    store = services.store()
-    path = outputs_of(judged["key"])["judgements"].path
-    store.verify_small(path, store.outputs(judged["key"], judged["attempt"])["judgements"], limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{path}/judgements.json")
-    return found
+    Raises:
+        FlowError: another judge, or other answers, than are asked about now.
+    """
+    run = services.catalog().runs.get(judged["key"])
+    now = (settings_of(found).judge, file.template, measured["outputs"]["answers"]["digest"])
+    if run is None or (run.spec.config["judge"], run.spec.config["template"], run.spec.inputs["answers"]) != now:
+        raise FlowError(
+            f"judgements {judged['key']} are of another judge, or of other answers than this evaluation gave: clear `ask_judge`"
+        )
+    return committed_file(judged["key"], "judgements", "judgements.json")
 
 
 def _scorer(file: JudgeFile, who: Json | None) -> str:

@@ -55,7 +55,11 @@ def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, write
     found = recipe(run["recipe"])
     told = [_told(found, run_id, one) for one in opened]
     scorer = scorer_of(found, revision(SCORERS[HUMAN_WIN_RATE]))
-    rows = [row for one, of in zip(opened, told, strict=True) for row in _rows(one.pairing, of["items"], scorer)]
+    rows = [
+        {**row, **_too_few(of, settings_of(found).min_annotators)}
+        for one, of in zip(opened, told, strict=True)
+        for row in _rows(one.pairing, of["items"], scorer)
+    ]
     answers = measured["outputs"]["answers"]["digest"]
     body = {"schema": SCHEMA, "metric": HUMAN_WIN_RATE, "rubric": rubric(settings_of(found).rubric).version, "seed": found.seed}
     whole = {**body, "answers": answers, "comparisons": told, "rows": rows}
@@ -63,6 +67,15 @@ def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, write
     for note in (one["note"] for one in told):
         print(note)
     return {"digest": kept, "path": path}
+
+
+def _too_few(told: Json, least: int) -> dict[str, Any]:
+    """Why no gate may read a comparison, where too few people are left of those who made it: others are held for review, or of another kind."""
+    people, labels = len(told["annotators"]), sum(told["annotators"].values())
+    if people >= min(least, labels):
+        return {}
+    message = f"{labels} labels of {people} people count beside {', '.join(told['roles'])}, human_pairwise.min_annotators asks for {least}"
+    return {"refused": {"cause": "too_few_people", "message": message}}
 
 
 def _parents(answers: str, opened: Sequence[Opened], told: Sequence[Json]) -> list[tuple[str, str]]:
@@ -175,11 +188,15 @@ class Said:
     path: str = ""
 
 
-def panel_of(run: Json, asked: Json, scorers: Mapping[str, str]) -> Said:
-    """panel.json of what the sensor returned, checked against its digest; no rows where nobody was asked. scorers: digests of their code.
+def panel_of(run: Json, asked: Json, scorers: Mapping[str, str], measured: Json) -> Said:
+    """panel.json of what the sensor returned, checked against its digest; no rows where nobody was asked.
+
+    Args:
+        scorers: digests of their code.
+        measured: the evaluation's result.
 
     Raises:
-        FlowError: the catalog does not know it.
+        FlowError: the catalog does not know it, or people compared other answers than this evaluation gave.
     """
     from include.gates.metrics import HUMAN_WIN_RATE
 
@@ -191,6 +208,8 @@ def panel_of(run: Json, asked: Json, scorers: Mapping[str, str]) -> Said:
     services.store().verify_small(asked["path"], known.manifest)
     path = f"{asked['path']}/{FILE}"
     body = services.store().read_json(path)
+    if body["answers"] != measured["outputs"]["answers"]["digest"]:
+        raise FlowError(f"people compared {body['answers']}, this evaluation gave other answers: clear `ask_people`")
     own = {HUMAN_WIN_RATE: scorer_of(recipe(run["recipe"]), scorers[HUMAN_WIN_RATE])}
     return Said("human_pairwise", body, own, tuple(one["note"] for one in body["comparisons"]), asked["digest"], path)
 

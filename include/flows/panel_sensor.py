@@ -9,6 +9,7 @@ from airflow.sdk.definitions.context import Context
 
 from include.flows import services
 from include.flows.errors import NoAnswer, RubricInDoubt
+from include.flows.gold_items import held_for_review
 from include.flows.label_sensor import LabelTrigger, look
 
 if TYPE_CHECKING:
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
 _ANEW = "another seed or rubric of the recipe asks anew, of the same answers"
 
 
-def missing_of(client: "AnnotationClient", batch_id: str, wanted: "PanelSettings", *, last: bool = False) -> list[str]:
-    """What one batch of the panel still lacks, in words.
+def missing_of(
+    client: "AnnotationClient", batch_id: str, wanted: "PanelSettings", kinds: Sequence[str], *, last: bool = False
+) -> list[str]:
+    """What one batch of the panel still lacks, in words; `kinds`: of annotators whose word counts.
 
     Raises:
         NoAnswer: it is closed, and lacks something.
@@ -29,7 +32,8 @@ def missing_of(client: "AnnotationClient", batch_id: str, wanted: "PanelSettings
     most = progress["labels"]["wanted"]  # equal answers are nobody's work, so a batch may be smaller than what is asked for
     asked = wanted.model_copy(update={"min_labels": min(wanted.min_labels, most), "min_decided": min(wanted.min_decided, most)})
     missing = look(client, batch_id, asked, taken=True, last=last, anew=_ANEW)
-    people = sum(one["kind"] in ("human", "demo") for one in progress["annotators"].values())
+    held = held_for_review(progress, wanted)
+    people = sum(one["kind"] in kinds and who not in held for who, one in progress["annotators"].items())
     if people < (least := min(wanted.min_annotators, most)):
         missing.append(f"{least - people} more people ({people} of {least})")
         if progress.get("closed_at"):
@@ -55,11 +59,13 @@ class PanelTrigger(LabelTrigger):
 def look_at(batches: Sequence[str], recipe_name: str, last: bool = False) -> list[str]:
     """What the batches of a recipe's panel lack together, each named."""
     from include.flows.panel import settings_of
+    from include.flows.panel_result import kinds_of
     from include.settings.catalogue import recipe
 
-    wanted = settings_of(recipe(recipe_name))
+    found = recipe(recipe_name)
+    wanted, kinds = settings_of(found), kinds_of(found)
     with services.annotation("pipeline") as client:
-        return [f"{text} (batch {name})" for name in batches for text in missing_of(client, name, wanted, last=last)]
+        return [f"{text} (batch {name})" for name in batches for text in missing_of(client, name, wanted, kinds, last=last)]
 
 
 class PanelSensor(BaseOperator):

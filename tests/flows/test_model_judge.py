@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import yaml
 
 from include.domain.canonical import digest, sha256_bytes
+from include.domain.errors import IntegrityError
 from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
 from include.domain.spec import Report
@@ -53,8 +56,9 @@ def control(plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pl
     return plane
 
 
-def judged(made: Evaluated, prefers: str = "good", silent: int = 0) -> dict[str, Any]:
-    """The judge's committed run: it takes the answer that says `prefers`, and gives no verdict on the first `silent` pairs."""
+def judged(made: Evaluated, prefers: str = "good", silent: int = 0, said: Mapping[tuple[str, str], float] | None = None) -> dict[str, Any]:
+    """The judge's committed run: it takes the answer that says `prefers`, and gives no verdict on the first `silent` pairs. said: the values
+    instead, by the other deployment and item."""
     given = {"wanted": made.wanted, "measured": {**whole_result(made)}}
     spec = PLANNERS["judge"](bench_of(made.run), made.run, given).spec
     answers = {one["deployment"]: one["texts"] for one in answers_of(made)["answers"]}
@@ -64,6 +68,8 @@ def judged(made: Evaluated, prefers: str = "good", silent: int = 0) -> dict[str,
         pairs += [
             {**pair, "id": item["id"], "value": 1.0 if prefers in own else 0.0 if prefers in other else 0.5} for item, own, other in both
         ]
+    for pair in pairs if said is not None else ():
+        pair["value"] = said[pair["against"], pair["id"]]
     for pair in pairs[:silent]:
         pair["value"] = None
     counts = {"pairs": len(pairs), "no_verdict_pairs": silent, "inconsistent_pairs": 1, "first_won": 9, "second_won": 9}
@@ -144,19 +150,29 @@ def rewritten(panel: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
 
 def judged_like(made: Evaluated, panel: dict[str, Any]) -> dict[str, Any]:
     """A judge that says what the people of `panel` said."""
-    from include.domain.canonical import canonical_bytes
-
-    result = judged(made)
-    folder = f"{RunDir(result['key']).attempt(ATTEMPT)}/output/judgements/judgements.json"
-    body = services.store().read_json(folder)
     said = {(one["deployment"], item["id"]): item["value"] for one in panel["comparisons"] for item in one["items"]}
-    body["pairs"] = [{**pair, "value": said[pair["against"], pair["id"]]} for pair in body["pairs"]]
-    data = canonical_bytes(body)
+    return judged(made, said=said)
+
+
+def test_judgements_of_other_answers_or_changed_since_are_not_heard(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    made = Evaluated(control, tmp_path)
+    panel, found = by_people(made, people), judged(made)
+    spec = services.catalog().runs.get(found["key"]).spec  # type: ignore[union-attr]
+    other = replace(spec, inputs={**spec.inputs, "answers": digest("test", "answers of another candidate")})
+    services.catalog().runs.plan(other)
+    with pytest.raises(FlowError, match="of another judge, or of other answers than this evaluation gave: clear `ask_judge`"):
+        judge_candidate(made.run, made.wanted, made.result, Asked(panel, {**found, "key": other.key}))
+    file = control.store_root / f"{RunDir(found['key']).attempt(ATTEMPT)}/output/judgements/judgements.json"
+    file.chmod(0o600)
+    body = json.loads(file.read_text())
+    data = json.dumps({**body, "pairs": [{**pair, "value": 0.0} for pair in body["pairs"]]}).encode()
+    file.write_bytes(data)
     manifest = Manifest("report", (FileEntry("judgements.json", len(data), sha256_bytes(data)),))
-    services.store().put_bytes(folder, data)
-    outputs = {"schema": "align/outputs/v1", "artifacts": {"judgements": manifest.to_json()}}
-    services.store().put_json(f"{RunDir(result['key']).attempt(ATTEMPT)}/output/manifest.json", outputs)
-    return {**result, "outputs": {"judgements": {"digest": manifest.digest}}}
+    told = file.parent.parent / "manifest.json"
+    told.chmod(0o600)
+    told.write_text(json.dumps({"schema": "align/outputs/v1", "artifacts": {"judgements": manifest.to_json()}}))
+    with pytest.raises(IntegrityError, match=r"judgements\.json"):
+        judge_candidate(made.run, made.wanted, made.result, Asked(panel, found))
 
 
 def test_a_judge_that_people_do_not_agree_with_is_not_evaluated_whatever_it_says(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811

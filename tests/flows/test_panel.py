@@ -198,7 +198,7 @@ def test_what_people_prefer_passes_the_gate_and_leads_back_to_labels_people_and_
     everybody(people, trigger.batches)
     assert trigger._look() == []
     asked = made.sensor().resume(CONTEXT, {"status": "ready"})
-    panel = panel_of(made.run, asked, made.spec.config["scorers"]).body
+    panel = panel_of(made.run, asked, made.spec.config["scorers"], made.result).body
     assert {(row["against"], len(row["items"])) for row in panel["rows"]} == {("sft", ITEMS), ("anchor", ITEMS), ("base", ITEMS)}
     verdict = made.judged(asked)
     assert verdict["passed"]
@@ -250,6 +250,28 @@ def test_it_waits_for_every_comparison_and_for_two_people_and_silence_is_no_pass
         made.sensor().resume(CONTEXT, {"status": "timeout", "missing": missing})
     path, kwargs = trigger.serialize()
     assert PanelTrigger(**kwargs).serialize() == (path, kwargs)
+
+
+def test_fewer_people_than_the_recipe_asks_for_are_no_panel(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    """Some may be held for review by the time that the labels are counted, or be of a kind that does not count."""
+    configure(control, {**PANEL, "min_annotators": 3})
+    made = Evaluated(control, tmp_path)
+    trigger = waits(made.sensor())
+    everybody(people, trigger.batches)
+    assert all("1 more people (2 of 3)" in text for text in trigger._look())
+    asked = made.sensor().resume(CONTEXT, {"status": "ready"})
+    with pytest.raises(Rejected, match="16 labels of 2 people count beside sft, anchor, human_pairwise.min_annotators asks for 3") as no:
+        made.judged(asked)
+    assert no.value.reason.startswith("not evaluated: people_prefer_it")
+
+
+def test_what_people_said_of_other_answers_is_not_this_evaluation_s(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    made = Evaluated(control, tmp_path)
+    everybody(people, waits(made.sensor()).batches)
+    asked = made.sensor().execute(CONTEXT)
+    made.result["outputs"]["answers"]["digest"] = digest("test", "other answers of the same deployments")
+    with pytest.raises(FlowError, match="this evaluation gave other answers: clear `ask_people`"):
+        made.judged(asked)
 
 
 def test_what_people_like_less_is_rejected(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
@@ -337,7 +359,7 @@ def test_where_no_gate_asks_people_the_task_does_nothing(plane: Plane) -> None:
     run = plane.run()
     sensor = PanelSensor(task_id="ask_people", run=run, wanted={"models": {"candidate": {}, "sft": {}}}, measured={"key": "none"})
     assert sensor.execute(CONTEXT) == {}
-    assert panel_of(run, {}, {}).body == {"rows": [], "comparisons": []}
+    assert panel_of(run, {}, {}, {}).body == {"rows": [], "comparisons": []}
 
 
 def test_personal_data_in_answers_is_masked_before_people_compare_them(
