@@ -224,6 +224,14 @@ async def test_an_impossible_request_is_refused_on_a_fresh_record(records: SiteR
         await check_possible(RecordedSite("24.11"), records, TOO_MANY)  # type: ignore[arg-type]
 
 
+async def test_a_refusal_on_the_word_of_a_fresh_record_costs_no_command(records: SiteRecords) -> None:
+    records.save(await probe(RecordedSite("24.11")))  # type: ignore[arg-type]
+    site = RecordedSite("24.11")
+    with pytest.raises(ImpossibleRequest, match="gpus_per_node.*nearest: gpu:2 a node"):
+        await check_possible(site, records, TOO_MANY)  # type: ignore[arg-type]
+    assert site.asked == []
+
+
 async def test_a_refusal_is_never_built_on_an_old_record(records: SiteRecords) -> None:
     small = replace(record_of("24.11"), probed_at=time.time() - 600, nodes=(NodeGroup("gpu", 9, 1, 100),))
     records.save(small)

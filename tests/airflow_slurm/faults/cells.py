@@ -73,7 +73,7 @@ def _cells() -> list[Cell]:
         "acct:after",
     )
     cells += [Cell("slurmctld killed", point) for point in controller]
-    cells += [Cell("slurmctld killed", "poll:before", 3), Cell("slurmctld killed", "poll:after")]
+    cells += [Cell("slurmctld killed", "poll:before", 3), Cell("slurmctld killed", "poll:after", job=FAILS)]
     cells += [Cell("slurmctld restarted", point) for point in ("sbatch:before", "release:before")]
     cells += [Cell("slurmctld away", "sbatch:before", timeout_s=20.0), Cell("slurmctld away", "poll:before", 2, timeout_s=20.0)]
     cells += [Cell("slurmctld killed", "poll:before", 2, job=FAILS), Cell("slurmctld away", "release:before")]
