@@ -36,6 +36,7 @@ class ClusterConfig:
     :ivar root: remote folder below which jobs may write, where that is to be enforced.
     :ivar pool: the Airflow pool that limits submissions to this cluster; *Test* says whether it is there.
     :ivar job_url: link to a job elsewhere, with ``{job_id}`` and ``{cluster}`` to be filled in.
+    :ivar metrics_url: link to a job's figures (use of its GPUs, say), with ``{job_id}``, ``{cluster}`` and ``{nodes}`` to be filled in.
     :ivar check_requests: whether jobs are held against what the site offers before they are sent.
     :ivar site_max_age_s: from which age on the record of what the site offers is made anew.
     :ivar preemptible_partition: where jobs go that may be preempted, and likewise the QOS they take and whether Slurm
@@ -51,6 +52,7 @@ class ClusterConfig:
     command_timeout_s: float = 60.0
     pool: str | None = None
     job_url: str | None = None
+    metrics_url: str | None = None
     check_requests: bool = True
     site_max_age_s: float = 3600.0
     preemptible_partition: str | None = None

@@ -58,8 +58,11 @@ def keep_links(context: Context, key: str, done: Submitted) -> None:
     ti: Any = context["ti"]
     receipt = done.receipt
     before = _before(context, key)
-    ti.xcom_push(key=POINTER_KEY, value={"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": receipt.conn_id, "before": before})
-    template = SlurmHook(receipt.conn_id).config().job_url or ""
+    site = SlurmHook(receipt.conn_id).config()
+    pointer = {"key": key, "n": done.n, "job_id": receipt.job_id, "conn_id": receipt.conn_id, "before": before}
+    # The tab asks neither cluster nor connection.
+    ti.xcom_push(key=POINTER_KEY, value=pointer | ({"metrics_url": site.metrics_url} if site.metrics_url else {}))
+    template = site.job_url or ""
     ti.xcom_push(key=LINK_KEY, value=template.replace("{job_id}", receipt.job_id).replace("{cluster}", receipt.cluster or ""))
     ti.xcom_push(key=OUTPUT_KEY, value=output_address(owner_of(context), done.n, receipt))
 

@@ -48,6 +48,7 @@ _FIELDS = {
     "preemptible_requeue": _switch("Slurm requeues preemptible jobs", "Else a preempted job is submitted again."),
     "pool": _text("Airflow pool", "The one that limits submissions to this cluster; Test says whether it exists."),
     "job_url": _text("Link to a job", "Address of a portal's page, with {job_id} and {cluster} to be filled in."),
+    "metrics_url": _text("Link to a job's metrics", "Address of a dashboard, with {job_id}, {cluster} and {nodes} to be filled in."),
 }
 
 

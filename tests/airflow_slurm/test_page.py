@@ -341,6 +341,28 @@ def test_a_task_keeps_which_works_it_asked_for(monkeypatch: pytest.MonkeyPatch) 
     assert task.xcoms[OUTPUT_KEY].endswith("/slurm/dags/d/runs/r1/tasks/t/-1/output/1")
 
 
+def test_the_figures_of_a_job_are_linked_where_its_connection_names_a_page(
+    visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = "https://grafana.site/d/gpu?var-job={job_id}&var-nodes={nodes}&var-c={cluster}"
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_C1", json.dumps({"conn_type": "slurm", "host": "login", "login": "me", "extra": {"metrics_url": address}})
+    )
+    task = Task(lambda: SlurmJobOperator(task_id="t"))
+    keep_links(task.context, "k", Submitted(1, Receipt("9912", "a-1", "c1"), 0.0, False))
+    assert task.xcoms[POINTER_KEY]["metrics_url"] == address
+    submitted(kept, waiting(node_list='n[1-2]"><b>'))
+    assert ">Metrics</th>" not in visitor("viewer").get(URL).text
+    pointer["metrics_url"] = address
+    linked = 'href="https://grafana.site/d/gpu?var-job=9912&amp;var-nodes=n%5B1-2%5D%22%3E%3Cb%3E&amp;var-c='
+    assert linked in visitor("viewer").get(URL).text
+    for other in ({"metrics_url": "javascript:alert(1)//{job_id}"}, {"conn_id": "another"}):
+        before = {name: pointer[name] for name in other}
+        pointer.update(other)
+        assert ">Metrics</th>" not in visitor("viewer").get(URL).text
+        pointer.update(before)
+
+
 def test_gpu_time_of_runs_that_slurm_ended_is_shown_as_lost(visitor: Visitor, kept: FileReceipts, pointer: dict[str, Any]) -> None:
     runs = (
         Incarnation(0, "REQUEUED", 1.7e9, 1.7e9 + 100, 100.0, 1, "n1", 8),

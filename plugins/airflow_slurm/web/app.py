@@ -88,6 +88,7 @@ def task_page(task: Task) -> HTMLResponse:
         "pool": reading.pool_problem(task),
         "shards_of": reading.shards_of,
         "shown_shards": reading.shown_shards,
+        "metrics_address": reading.metrics_address,
         "tail_lines": TAIL_LINES,
     }
     return _page("task.html", task=task, pointer=pointer, works=works, problem=problem, **values)

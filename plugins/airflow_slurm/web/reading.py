@@ -7,9 +7,11 @@ their XComs themselves, and the API server loads no class for them. Nothing here
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from airflow_slurm.errors import FileUnreadable, SlurmError
 from airflow_slurm.hook import SlurmHook
@@ -105,6 +107,20 @@ def works_of(task: TaskKey, pointer: dict[str, Any]) -> list[Work]:
         mine = [record for record in history_of(store, key) if task.owner in record.owners]
         works.append(Work(key, sorted(mine, key=lambda record: record.n, reverse=True), place - 1 if place else None))
     return [work for work in works if work.records or work.earlier is None]
+
+
+def metrics_address(pointer: Mapping[str, Any], record: Record) -> str | None:
+    """The address of a job's figures, as the connection that it was submitted over gives it; None where it gives none.
+
+    :param pointer: what the task keeps about its work, see :func:`airflow_slurm.links.keep_links`.
+    """
+    template, receipt = pointer.get("metrics_url"), record.receipt
+    if not isinstance(template, str) or receipt is None or receipt.conn_id != pointer.get("conn_id"):
+        return None
+    if not template.lower().startswith(("https://", "http://")):
+        return None
+    values = {"job_id": receipt.job_id, "cluster": receipt.cluster or "", "nodes": record.view.node_list if record.view is not None else ""}
+    return re.sub(r"\{(job_id|cluster|nodes)\}", lambda found: quote(values[found[1]], safe=""), template)
 
 
 def output_path(record: Record, shard: int | None) -> str | None:
