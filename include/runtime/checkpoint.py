@@ -35,6 +35,10 @@ SCHEMA = "align/checkpoint/v1"
 Tensors = Mapping[str, torch.Tensor]
 
 
+class Owned(dict[str, torch.Tensor]):
+    """Tensors on the CPU that were made to be kept: nobody changes them, so they are written as they are, and never copied again."""
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """What a program must have to go on exactly: tensors by group, plain state, and files of its own."""
@@ -45,8 +49,7 @@ class Snapshot:
 
     def copied(self) -> "Snapshot":
         """The same with tensors of its own on the CPU: what happens to the model afterwards does not touch it."""
-        groups = {group: {name: t.detach().to("cpu", copy=True) for name, t in tensors.items()} for group, tensors in self.groups.items()}
-        return Snapshot(groups, json.loads(json.dumps(self.state)), self.files)
+        return Snapshot({group: _owned(tensors) for group, tensors in self.groups.items()}, json.loads(json.dumps(self.state)), self.files)
 
 
 @dataclass(frozen=True)
@@ -269,6 +272,10 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any], where: str = 
             yield from differences(theirs, ours, f"{where}{name}.")
         elif json.loads(json.dumps(theirs)) != json.loads(json.dumps(ours)):
             yield f"{where}{name} is {theirs!r} there, {ours!r} here"
+
+
+def _owned(tensors: Tensors) -> Owned:
+    return tensors if isinstance(tensors, Owned) else Owned((name, t.detach().to("cpu", copy=True)) for name, t in tensors.items())
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

@@ -236,6 +236,8 @@ class Job:
                 f"this job is marked preemptible, but a step and a save take {notice['needed_s']} s and the site gives notice of "
                 f"{notice['notice_s']} s: what was done since the last checkpoint would be lost"
             )
+        if said := self.saver.cost.warning(self.train_seconds):
+            self.warn(said)
         costs = used(self.progress.seconds, self.ranks, self.peaks)
         return {
             "warnings": self.warnings,

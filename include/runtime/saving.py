@@ -8,27 +8,46 @@ from typing import Any
 
 from include.runtime.checkpoint import CheckpointStore, Snapshot
 
+STALL_SHARE = 0.02
+STALL_WORTH_SAYING_S = 5.0
+"""A run that stood still for less is too short for a share to say anything."""
+
 
 @dataclass
 class SaveCost:
-    """saves: whole ones. seconds: spent writing them, wherever. stall_s: for which the work stood still. longest_s and size_bytes: of the
-    longest and the largest save."""
+    """saves: whole ones. seconds: spent writing them, wherever. stall_s: for which the work stood still; last_s: for which the end waited for
+    the last one, after which no work followed. longest_s and size_bytes: of the longest and the largest save."""
 
     saves: int = 0
     seconds: float = 0.0
     stall_s: float = 0.0
+    last_s: float = 0.0
     longest_s: float = 0.0
     size_bytes: int = 0
 
-    def to_json(self, train_seconds: float) -> dict[str, float]:
+    def share(self, train_seconds: float) -> float:
+        """Of the time of the work, what it stood still for saves."""
         whole = train_seconds + self.stall_s
-        share = self.stall_s / whole if whole > 0 else 0.0
+        return self.stall_s / whole if whole > 0 else 0.0
+
+    def warning(self, train_seconds: float) -> str | None:
+        """Where the work stood still for too long."""
+        share = self.share(train_seconds)
+        if share <= STALL_SHARE or self.stall_s < STALL_WORTH_SAYING_S:
+            return None
+        return (
+            f"checkpoints: the work stood still for {self.stall_s:.1f} s, {share:.1%} of its time, and {STALL_SHARE:.0%} is usual: "
+            "save_every_steps and save_every_minutes make them rarer, save_in_background writes them behind the work"
+        )
+
+    def to_json(self, train_seconds: float) -> dict[str, float]:
         return {
             "saves": float(self.saves),
             "seconds": round(self.seconds, 4),
             "stall_s": round(self.stall_s, 4),
+            "last_s": round(self.last_s, 4),
             "longest_s": round(self.longest_s, 4),
-            "stall_share": round(share, 5),
+            "stall_share": round(self.share(train_seconds), 5),
             "size_bytes": float(self.size_bytes),
         }
 

@@ -58,13 +58,13 @@ def rendered(recipe: Recipe, shape: Shape, at: At, method: str | None = None) ->
     lines = [
         f"{recipe.reference}: {shape.parameters:.4g} parameters; a device has {one.peak_tflops:g} TFLOP/s{fp32}, {one.bandwidth_gb_s:g} GB/s, "
         f"{memory}at {one.utilisation:.0%} of the peak. Upper bounds.",
-        f"{'stage':14}{'devices':>8}{'tokens':>10}{'hours':>10}{'device-h':>10}{'GB/device':>11}{'checkpoint GB':>15}{'save s':>8}{'MB/s':>9}  slow is",
+        f"{'stage':14}{'devices':>8}{'tokens':>10}{'hours':>10}{'device-h':>10}{'GB/device':>11}{'checkpoint GB':>15}{'save s':>8}{'MB/s':>9}{'stall':>8}  slow is",
     ]
     for stage in stages:
         lines.append(
             f"{stage.stage:14}{stage.hardware.devices:>8}{stage.tokens:>10.3g}{stage.total_s / 3600:>10.3g}"
             f"{stage.total_s * stage.hardware.devices / 3600:>10.3g}{stage.memory_gb:>11.3g}{stage.checkpoint_gb:>15.3g}{stage.save_s:>8.3g}"
-            f"{stage.checkpoint_mb_s:>9.3g}  {stage.bottleneck}{_fit(stage)}"
+            f"{stage.checkpoint_mb_s:>9.3g}{stage.stall_share():>8.2%}  {stage.bottleneck}{_fit(stage)}"
         )
     lines += ["", "Memory of a device, GB"]
     lines += [f"{stage.stage:14}" + _parts(stage.memory) + _node(stage) for stage in stages]
@@ -93,4 +93,5 @@ def _parts(memory: Mapping[str, float]) -> str:
 
 def _node(stage: StageCost) -> str:
     phases = f"; by phase: {_parts(stage.phases)}" if stage.phases else ""
-    return phases + (f"; of a node {stage.host_gb:.4g}" if stage.host_gb else "")
+    export = f" (export {stage.host_phases['export']:.4g})" if "export" in stage.host_phases else ""
+    return phases + (f"; of a node {stage.host_gb:.4g}{export}" if stage.host_gb else "")

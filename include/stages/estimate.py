@@ -28,8 +28,9 @@ class StageCost:
     """Of one stage: tokens it computes on, seconds by part, memory of a device by part, and its checkpoints.
 
     state_gb: what of the memory no choice of batch can avoid. host_gb: a node's memory beside the devices', at its peak.
-    interval_s: between two saves. save_s: to write one. steps: updates, or portions of answers. phases: of a stage whose memory comes and
-    goes, GB of a device in each of them; `memory` is the largest one's.
+    interval_s: between two saves. save_s: to write one. capture_s: to copy its tensors, while the work stands still; without `background` it
+    does while they are written too. phases: of a stage whose memory comes and goes, GB of a device in each of them; `memory` is the largest
+    one's. host_phases: the same of a node.
     """
 
     stage: str
@@ -43,6 +44,9 @@ class StageCost:
     save_s: float
     hardware: Hardware
     phases: Mapping[str, float] = field(default_factory=dict)
+    host_phases: Mapping[str, float] = field(default_factory=dict)
+    capture_s: float = 0.0
+    background: bool = True
 
     @property
     def total_s(self) -> float:
@@ -55,6 +59,17 @@ class StageCost:
     @property
     def checkpoint_mb_s(self) -> float:
         return self.checkpoint_gb * 1e3 / max(self.interval_s, 1e-9)
+
+    def stall_share(self, save_s: float | None = None) -> float:
+        """Of the whole time, the share for which the work stands still for saves; the last one, after which no work follows, is not in it.
+
+        Args:
+            save_s: seconds to write one as somebody measured them, in place of the estimate's.
+        """
+        writing = self.save_s if save_s is None else save_s
+        saves = max(0, math.ceil(self.total_s / max(self.interval_s, 1e-9) - 1e-9) - 1) if self.checkpoint_gb else 0
+        stalls = saves * (self.capture_s + (max(0.0, writing - self.interval_s) if self.background else writing))
+        return stalls / (self.total_s + stalls) if stalls else 0.0
 
     @property
     def bottleneck(self) -> str:
@@ -116,7 +131,7 @@ def _trained(stage: str, recipe: Recipe, shape: Shape, hardware: Hardware) -> St
     steps = settings.steps * members
     spent = Spent(members * tokens, seconds, _interval(settings, math.fsum(seconds.values()) / steps), parts)
     best = stage == "reward_model" or getattr(settings, "early_stop", None) is not None
-    return _cost(stage, spent, shape, [layout], hardware, best=best)
+    return _with_export(_cost(stage, spent, shape, [layout], hardware, best=best), shape, layout, best=best)
 
 
 def _generate(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
@@ -176,11 +191,13 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     cost = _cost("ppo", spent, shape, [layout, layout], hardware)
     mapped = ppo_memory.mapped_bytes(settings, shape, members) / GB
     shared = {"mapped files": mapped / hardware.processes_a_node} if hardware.cpu and mapped else {}
+    nodes = {} if hardware.cpu else {"training": cost.host_gb + mapped, "export": memory.export_host(shape) / GB}
     return replace(
         cost,
         memory={**cost.memory, **shared},
         state_gb=ppo_memory.state_bytes(found) / GB,
-        host_gb=0.0 if hardware.cpu else cost.host_gb + mapped,
+        host_gb=max(nodes.values(), default=0.0),
+        host_phases=nodes,
         phases={name: math.fsum(parts.values()) / GB for name, parts in found.items() if parts},
     )
 
@@ -206,8 +223,9 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
 
     best: the weights of the best look travel along, in the first process and in each checkpoint.
     """
-    kept = memory.FP32 * shape.parameters * sum(layout.trained_share for layout in trained) if best else 0.0
-    checkpoint = sum(memory.CHECKPOINT * shape.parameters * layout.trained_share for layout in trained) + kept
+    kept = sum(_best(shape, layout) for layout in trained) if best else 0.0
+    captured = sum(memory.CHECKPOINT * shape.parameters * layout.trained_share for layout in trained)
+    checkpoint = captured + kept
     away = sum(memory.offloaded(shape, layout) for layout in trained)
     saving = sum(memory.first_process(shape, layout) for layout in trained) + kept * (2 if trained and trained[0].background else 1)
     loading = memory.FP32 * shape.parameters
@@ -227,4 +245,29 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
         interval_s=spent.interval_s,
         save_s=checkpoint / 1e6 / hardware.store_mb_s,
         hardware=hardware,
+        capture_s=captured / (hardware.host_gb_s * GB),
+        background=not trained or trained[0].background,
+    )
+
+
+def _best(shape: Shape, layout: Layout) -> float:
+    """Bytes of the weights of the best look."""
+    return memory.FP32 * shape.parameters * layout.trained_share
+
+
+def _with_export(cost: StageCost, shape: Shape, layout: Layout, *, best: bool) -> StageCost:
+    """The same with the time after the last step, when the first process hands the whole model on."""
+    hardware, kept = cost.hardware, _best(shape, layout) if best else 0.0
+    parts = memory.export(shape, layout, None if hardware.cpu or hardware.memory_gb is None else hardware.memory_gb * GB)
+    nodes = {} if hardware.cpu else {"training": cost.host_gb, "export": (memory.export_host(shape) + kept) / GB}
+    if hardware.cpu:
+        parts = {**parts, "read back": memory.FP32 * shape.parameters, "process": memory.PROCESS, "best": kept}
+    held = {name: value / GB for name, value in parts.items() if value}
+    phases = {"training": cost.memory_gb, "export": math.fsum(held.values())}
+    return replace(
+        cost,
+        memory=cost.memory if phases["training"] >= phases["export"] else held,
+        phases=phases,
+        host_gb=max(nodes.values(), default=0.0),
+        host_phases=nodes,
     )

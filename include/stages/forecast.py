@@ -17,6 +17,8 @@ from include.stages.estimate import StageCost, of_stage
 from include.stages.hardware import Hardware, hardware_of, shape_of
 
 STAGES = ("sft", "generate", "reward_model", "dpo", "ppo")
+STALL_SHARE = 0.02
+"""More of the time than this, stood still for checkpoints, is warned of."""
 _SURE = 1.05
 """State above a device's memory by less than this is a warning: parameters are rounded, and memory is sold in two units."""
 
@@ -40,6 +42,10 @@ class Forecast:
     @property
     def save_s(self) -> float:
         return self.measured.seconds if self.measured else self.cost.save_s
+
+    @property
+    def stall_share(self) -> float:
+        return self.cost.stall_share(self.save_s)
 
     def to_json(self) -> dict[str, float]:
         """Flat figures that the report sets against what was seen."""
@@ -66,7 +72,8 @@ class Forecast:
         if cost.phases:
             found.append("  by phase    " + ", ".join(f"{name} {value:.3g}" for name, value in cost.phases.items()) + " GB")
         if cost.host_gb:
-            found.append(f"  node memory {cost.host_gb:.4g} of {hardware.host_memory_gb:.4g} GB")
+            phases = f" ({', '.join(f'{name} {value:.4g}' for name, value in cost.host_phases.items())})" if cost.host_phases else ""
+            found.append(f"  node memory {cost.host_gb:.4g} of {hardware.host_memory_gb:.4g} GB{phases}")
         if cost.checkpoint_gb:
             told = (
                 f"{self.save_s:.3g} s measured in {self.measured.where}"
@@ -74,6 +81,7 @@ class Forecast:
                 else f"{cost.save_s:.3g} s at {hardware.store_mb_s:g} MB/s"
             )
             found.append(f"  checkpoint  {cost.checkpoint_gb:.3g} GB, {told}, one every {_span(cost.interval_s)}")
+            found.append(f"  standstill  {self.stall_share:.2%} of the time for checkpoints but the last, which is waited for")
         return found
 
     def warnings(self) -> list[str]:
@@ -86,6 +94,11 @@ class Forecast:
             )
         if hardware.host_memory_gb and cost.host_gb > hardware.host_memory_gb:
             found.append(f"{cost.host_gb:.4g} GB of a node's memory are estimated, job.memory_gb asks for {hardware.host_memory_gb:.4g}")
+        if self.stall_share > STALL_SHARE:
+            found.append(
+                f"the work would stand still for {self.stall_share:.1%} of the time for its checkpoints, {STALL_SHARE:.0%} is usual: save_every_steps and "
+                "save_every_minutes make them rarer, save_in_background writes them behind the work"
+            )
         if self.job.preemptible and cost.checkpoint_gb and cost.interval_s > self._window_s:
             found.append(
                 f"a preemption would lose up to {_span(cost.interval_s)} between two saves, job.accepted_loss_minutes is "

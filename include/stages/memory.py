@@ -119,6 +119,26 @@ def training(shape: Shape, layout: Layout) -> dict[str, float]:
     return parts
 
 
+ROOM = 1.2
+"""A whole model comes to a device that has so many times its bytes free (`training.engines.whole`)."""
+
+
+def export(shape: Shape, layout: Layout, room: float | None) -> dict[str, float]:
+    """Of the first rank's device while the model is handed on: what the engine still holds, and the whole model where `room` bytes (None: as
+    many as it takes) have place for it. Its second copy, read back, is in the CPU's memory."""
+    whole = FP32 * shape.parameters
+    if layout.deepspeed and layout.zero_stage < 3:
+        return {**state(shape, layout), "weights": whole * (2 if layout.zero_stage else 1)}
+    rest = {} if layout.deepspeed else state(shape, layout)
+    fits = room is None or sum(rest.values()) + ROOM * whole <= room
+    return {**rest, **({"whole model": whole} if fits else {})}
+
+
+def export_host(shape: Shape) -> float:
+    """Bytes of CPU memory of the first process then: the whole model, and once more as it is read back."""
+    return PROCESS + 2 * FP32 * shape.parameters
+
+
 def answering(shape: Shape, rows: int, length: int, weight_bytes: int) -> dict[str, float]:
     """A model that answers `rows` prompts at once, of `length` tokens with their answers: weights and cached keys and values."""
     return {
@@ -137,7 +157,7 @@ def frozen(shape: Shape, precision: str) -> float:
 
 
 def first_process(shape: Shape, layout: Layout) -> float:
-    """Bytes of CPU memory that the first process needs on top for a checkpoint of whole tensors: gathered, and copied to be
-    written behind the work."""
-    gathers = layout.ranks > 1 or layout.zero_stage > 0
-    return CHECKPOINT * shape.parameters * layout.trained_share * (int(gathers) + int(layout.background))
+    """Bytes of CPU memory that the first process needs on top for a checkpoint of whole tensors: gathered, or copied to be
+    written behind the work; never both, and never of two checkpoints."""
+    apart = layout.ranks > 1 or layout.zero_stage > 0 or layout.background
+    return CHECKPOINT * shape.parameters * layout.trained_share * int(apart)

@@ -49,7 +49,7 @@ def phases(settings: PpoSettings, shape: Shape, hardware: Hardware, members: int
         "drawing": {**held, **_drawing(settings, shape)},
         "scoring": {**held, **comes, **_scoring(settings, shape, layout)},
         "update": {**held, **_update(settings, shape, layout, hardware)},
-        "export": _export(shape, layout),
+        "export": _export(shape, layout, hardware),
     }
 
 
@@ -154,12 +154,10 @@ def _loading(settings: PpoSettings, shape: Shape, layout: Layout, stays: Parts) 
     return {**one, **stays, "whole model": memory.FP32 * shape.parameters, "dealt out": one["weights"]}
 
 
-def _export(shape: Shape, layout: Layout) -> Parts:
-    """The policy whole on the first rank's device, and once more as it is read back; critic and frozen models are gone. Below ZeRO 3 the
-    actor's engine is still there, from stage 1 on with a flat copy of the weights."""
-    whole = memory.FP32 * shape.parameters
-    rest = {} if layout.zero_stage == 3 else {**memory.state(shape, layout), "weights": whole * (2 if layout.zero_stage else 1)}
-    return {"weights": whole, **rest, "read back": whole}
+def _export(shape: Shape, layout: Layout, hardware: Hardware) -> Parts:
+    """Critic and frozen models are gone; where the device is the CPU, the policy lies there once more as it is read back."""
+    room = None if hardware.cpu or hardware.memory_gb is None else hardware.memory_gb * 1e9
+    return {**memory.export(shape, layout, room), **({"read back": memory.FP32 * shape.parameters} if hardware.cpu else {})}
 
 
 def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, cache: float) -> Parts:

@@ -232,10 +232,10 @@ def train_dpo(job: Job, make_engine: MakeEngine) -> None:
     check_trained(engine)
     trainer = DpoTrainer(job, engine, {side: read[side][0] for side in SIDES}, pad_id_of(tokenizer))
     outcome = run_steps(job, trainer, job.config.positive("steps"))
+    validated = trainer.look("validation", job.config.positive("eval_pairs", 64))
     engine.publish()
     distance = Distance.of(job, trainer.pairs["train"], trainer.reference["train"])
     _warn(job, distance, trainer.objective)
-    validated = trainer.look("validation", job.config.positive("eval_pairs", 64))
     after = _answers(job, model, tokenizer, "after")
     exported = export_policy(job, model, lora, "policy", {"reference": job.input_digest("reference")})
     dropped = {side: {"start": read[side][1].identical_at_start, "truncation": read[side][1].identical_after_truncation} for side in SIDES}

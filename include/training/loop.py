@@ -97,11 +97,16 @@ def run_steps(job: Job, trainable: Trainable, total: int) -> LoopOutcome:
 
 
 def _save(job: Job, trainable: Trainable, outcome: LoopOutcome, result: StepResult, *, background: bool) -> None:
-    """The last one is waited for: what follows the loop begins from something whole."""
-    started = time.monotonic()
+    """The last one is waited for: what follows the loop begins from something whole. One that is still being written is waited for first, so
+    that there are never the tensors of two."""
+    started, cost = time.monotonic(), job.saver.cost
+    stood_still_s = cost.stall_s
+    job.saver.settle()
     snapshot = trainable.capture()
-    job.saver.cost.stall_s += time.monotonic() - started
+    cost.stall_s += time.monotonic() - started
     if result.stop is not None:
         snapshot = Snapshot(snapshot.groups, {**snapshot.state, "stop_reason": str(result.stop)}, snapshot.files)
     job.save(outcome.last_step, snapshot, keep=result.keep, background=background)
+    if not background:
+        cost.last_s, cost.stall_s = cost.stall_s - stood_still_s, stood_still_s
     outcome.save_seconds += time.monotonic() - started

@@ -57,16 +57,18 @@ def copy_tokenizer(source: Path, target: Path) -> None:
 def save_model(model: Any, tokenizer_folder: Path, target: Path) -> None:
     """Writes a plain folder that loads offline, and proves it: the reloaded model gives equal logits.
 
+    Both are compared in the CPU's memory, where `model` lies from then on: a device need not hold two of them, nor one.
+
     Raises:
         TrainingError: the model that was read back differs.
     """
     model.eval()
     model.save_pretrained(str(target), safe_serialization=True, max_shard_size="1000GB")
     copy_tokenizer(tokenizer_folder, target)
-    ids = probe_ids(model)
+    ids = probe_ids(model.to("cpu"))
     with torch.no_grad():
         written = model(input_ids=ids).logits
-        again = load_causal_lm(target, model.config._attn_implementation).to(ids.device)
+        again = load_causal_lm(target, model.config._attn_implementation)
         read = again(input_ids=ids).logits
     if not torch.equal(written, read):
         difference = float((written - read).abs().max())

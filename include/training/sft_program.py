@@ -174,25 +174,26 @@ def train_sft(job: Job, make_engine: MakeEngine) -> None:
     if lora is not None:
         add_adapters(model, lora, job.seed)
     scorer = AnswerScorer(model)
-    before = _look(job, model, scorer, tokenizer, "before")
+    before = _loss(job, scorer, tokenizer, "before") | _answers(job, model, tokenizer, "before")
     engine = make_engine(scorer, EngineSettings.of(job.config))
     check_trained(engine)
     trainer = SftTrainer(job, engine, rows)
     outcome = run_steps(job, trainer, trainer.steps)
+    if trainer.best is not None and trainer.best.step:
+        engine.use(trainer.best.weights)
+    after = _loss(job, engine.module, tokenizer, "after")
     engine.publish()
-    chosen = _use_best(job, trainer)
-    after = _look(job, model, scorer, tokenizer, "after")
+    chosen = _told_of_best(job, trainer.best)
+    after |= _answers(job, model, tokenizer, "after")
     exported = export_policy(job, model, lora, "base")
     figures = {**outcome.metrics(), **seen, **trainer.order.shares(), **before, **after, **chosen, **exported}
     job.complete(figures, stop_reason=outcome.stop_reason)
 
 
-def _use_best(job: Job, trainer: SftTrainer) -> dict[str, float]:
-    """Hands on the state with the smallest validation loss, where one was looked for; warns of rows learned by heart."""
-    best = trainer.best
-    if best is None or not best.weights:
+def _told_of_best(job: Job, best: BestState | None) -> dict[str, float]:
+    """Of the state with the smallest validation loss, which is handed on where one was looked for; warns of rows learned by heart."""
+    if best is None or not best.step:
         return {}
-    best.put_into(trainer.engine.module)
     if best.overfit:
         job.warn(
             f"over-fitting: the validation loss is {best.last:.4g} at the end, {best.loss:.4g} after step {best.step}, which is handed on"
@@ -200,20 +201,36 @@ def _use_best(job: Job, trainer: SftTrainer) -> dict[str, float]:
     return {"best_step": float(best.step), "validation_loss_best": best.loss, "validation_loss_end": best.last}
 
 
-def _look(job: Job, model: Any, scorer: AnswerScorer, tokenizer: Any, when: str) -> Mapping[str, float]:
-    """Validation loss and free answers, as far as the run asks for them; chance is left as it was."""
-    limit = job.config.integer("eval_rows", 0)
-    if limit <= 0:
-        return {}
+def _validation_rows(job: Job, tokenizer: Any) -> DemonstrationRows | None:
+    """None where the run asks for no look at them, or there are none."""
+    if job.config.integer("eval_rows", 0) <= 0:
+        return None
     rows = DemonstrationRows(job, OWN, "validation", tokenizer)
-    if len(rows) == 0:
-        job.warn(f"no look at validation rows ({when}): {rows.folder} has none")
+    return rows if len(rows) else None
+
+
+def _loss(job: Job, scorer: Any, tokenizer: Any, when: str) -> dict[str, float]:
+    """Validation loss, as far as the run asks for it, of a whole model or, by all ranks, of one that is cut; chance is left as it was."""
+    rows = _validation_rows(job, tokenizer)
+    if rows is None:
         return {}
-    size = job.settings.positive("generation_batch", 64)
     state = torch.get_rng_state()
-    loss = validation_loss(scorer, rows, limit, job.settings.positive("micro_batch", 8))
+    loss = validation_loss(scorer, rows, job.config.integer("eval_rows", 0), job.settings.positive("micro_batch", 8))
+    torch.set_rng_state(state)
+    return {} if loss is None else {f"heldout_loss_{when}": loss}
+
+
+def _answers(job: Job, model: Any, tokenizer: Any, when: str) -> dict[str, float]:
+    """Free answers of a whole model to validation prompts, as far as the run asks for them; chance is left as it was."""
+    limit = job.config.integer("eval_rows", 0)
+    rows = _validation_rows(job, tokenizer)
+    if rows is None:
+        if limit > 0:
+            job.warn(f"no look at validation rows ({when}): there are none")
+        return {}
+    state = torch.get_rng_state()
     prompts = [rows.record(i).prompt for i in range(min(limit, len(rows)))]
+    size = job.settings.positive("generation_batch", 64)
     found = answer_check(model, tokenizer, prompts, job.config.positive("eval_max_new_tokens", 32), size)
     torch.set_rng_state(state)
-    figures = {f"heldout_{name}_{when}": value for name, value in found.items()}
-    return figures if loss is None else {f"heldout_loss_{when}": loss, **figures}
+    return {f"heldout_{name}_{when}": value for name, value in found.items()}

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from include.runtime.checkpoint import Owned
 from include.runtime.settings import Settings
 
 OVERFIT_RISE = 0.02
@@ -35,7 +36,7 @@ class BestState:
     def __init__(self, settings: LookSettings, loss_of: Callable[[Any], float | None]) -> None:
         self.settings = settings
         self.loss_of = loss_of
-        self.weights: dict[str, torch.Tensor] = {}
+        self.weights = Owned()
         self.step, self.loss, self.last, self.looks_since = 0, float("inf"), float("inf"), 0
 
     def due(self, step: int, total: int) -> bool:
@@ -49,7 +50,7 @@ class BestState:
         self.last = loss = float("inf") if found is None else found
         if loss < self.loss:
             self.step, self.loss, self.looks_since = step, loss, 0
-            self.weights = dict(weights())
+            self.weights = Owned(weights())
         else:
             self.looks_since += 1
 
@@ -62,19 +63,13 @@ class BestState:
         """Whether the last look was worse than the best by more than noise."""
         return self.last > self.loss * (1 + OVERFIT_RISE)
 
-    def put_into(self, module: torch.nn.Module) -> None:
-        own = dict(module.named_parameters())
-        with torch.no_grad():
-            for name, value in self.weights.items():
-                own[name].copy_(value)
-
     def state(self) -> dict[str, Any]:
         return {"step": self.step, "loss": _plain(self.loss), "last": _plain(self.last), "looks_since": self.looks_since}
 
     def load_state(self, state: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
         self.step, self.looks_since = state["step"], state["looks_since"]
         self.loss, self.last = (float("inf") if state[name] is None else state[name] for name in ("loss", "last"))
-        self.weights = dict(weights)
+        self.weights = Owned(weights)
 
 
 def _plain(loss: float) -> float | None:

@@ -131,6 +131,12 @@ def test_large_recipes_plan_and_what_their_method_needs_fits_the_example(plane: 
         assert made is not None
         made.check()
         assert made.warnings() == [], stage
+        assert made.stall_share <= 0.02, stage
+        if stage != "generate":
+            hardware, whole = made.cost.hardware, 4 * shape_of(recipe(name)).parameters / 1e9
+            assert made.cost.phases["export"] < hardware.memory_gb < 261
+            assert 2 * whole < made.cost.host_phases["export"] < hardware.host_memory_gb, "the model, and once more as it is read back"
+            assert (whole <= made.cost.phases["export"]) == (name == "assistant-7b"), "65 billion are handed on from the CPU's memory"
     base: StageSettings = recipe(name).base
     assert base.job.memory_gb is not None
     assert base.job.memory_gb >= 2 * 4 * shape_of(recipe(name)).parameters / 1e9

@@ -8,7 +8,7 @@ import torch
 
 from include.domain.canonical import digest
 from include.runtime import checkpoint, rng
-from include.runtime.checkpoint import CheckpointStore, Retention, Snapshot
+from include.runtime.checkpoint import CheckpointStore, Owned, Retention, Snapshot
 from include.runtime.errors import CheckpointError
 
 KEY = digest("stage-key", {"of": "these tests"})
@@ -46,6 +46,16 @@ def test_what_is_saved_comes_back_bit_by_bit(tmp_path: Path) -> None:
     assert set(loaded) == set(tensors)
     assert all(torch.equal(loaded[name], tensors[name]) and loaded[name].dtype == tensors[name].dtype for name in tensors)
     assert found.file("rows.jsonl").read_bytes() == b"{}\n"
+
+
+def test_tensors_that_were_made_to_be_kept_are_not_copied_again() -> None:
+    live, kept = {"w": torch.ones(3)}, Owned({"w": torch.ones(3)})
+    copied = Snapshot({"live": live, "kept": kept}).copied()
+    live["w"][0] = 9.0
+    assert copied.groups["live"]["w"].tolist() == [1.0, 1.0, 1.0]
+    assert copied.groups["kept"]["w"].data_ptr() == kept["w"].data_ptr()
+    again = copied.copied()
+    assert again.groups["live"]["w"].data_ptr() == copied.groups["live"]["w"].data_ptr()
 
 
 def test_the_highest_step_is_found_by_number_not_by_text(tmp_path: Path) -> None:

@@ -71,6 +71,22 @@ def test_a_run_that_saves_behind_its_back_stands_still_for_less_than_it_writes(b
     assert told["stall_share"] < told["seconds"] / (told["seconds"] + 6 * SAVE_S)
 
 
+@pytest.mark.parametrize(("stall_s", "warned"), [(2.1, False), (6.0, True), (4.0, False)])
+def test_a_report_warns_of_work_that_stood_still_for_its_checkpoints(bench: Bench, stall_s: float, warned: bool) -> None:
+    def body(job: Job) -> None:
+        _goes(job, 6)
+        job.saver.cost.stall_s, job.train_seconds = stall_s, 100.0
+        with job.output("policy", "model") as folder:
+            (folder / "model.safetensors").write_bytes(b"x")
+        job.complete({})
+
+    _, report = bench.run(body)
+    told = [said for said in report.summary["warnings"] if said.startswith("checkpoints: the work stood still")]
+    assert bool(told) == warned
+    if warned:
+        assert "for 6.0 s, 5.7% of its time, and 2% is usual: save_every_steps" in told[0]
+
+
 def test_what_a_death_cost_and_a_checkpoint_spared_is_in_the_next_report(bench: Bench) -> None:
     def dies(job: Job) -> None:
         _goes(job, 5)

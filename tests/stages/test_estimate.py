@@ -13,7 +13,7 @@ from include.settings.training import LoraSettings
 from include.stages.choices import choices
 from include.stages.estimate import StageCost, estimate
 from include.stages.hardware import Hardware, shape_of
-from include.stages.memory import Layout, Shape, first_process, frozen, offloaded, state, training
+from include.stages.memory import PROCESS, Layout, Shape, first_process, frozen, offloaded, state, training
 from include.stages.ppo_memory import phases
 
 ONE = Hardware(devices=1, peak_tflops=1.0, bandwidth_gb_s=1000.0, memory_gb=80.0, utilisation=0.5)
@@ -84,10 +84,33 @@ def test_activations_are_34_bytes_a_token_layer_and_unit_of_width_in_bf16_and_tw
     assert "bf16 copies" not in fp32
 
 
-def test_the_first_process_holds_a_checkpoint_and_its_copy() -> None:
+def test_the_first_process_holds_one_copy_of_a_checkpoint() -> None:
     assert first_process(SMALL, Layout(background=False)) == 0
     assert first_process(SMALL, Layout(ranks=8, zero_stage=3, background=False)) == 12e6
-    assert first_process(SMALL, Layout(ranks=8, zero_stage=3)) == 24e6
+    assert first_process(SMALL, Layout(ranks=8, zero_stage=3)) == first_process(SMALL, Layout()) == 12e6
+
+
+def test_a_model_is_handed_on_from_the_cpus_memory_where_no_device_has_room_for_it() -> None:
+    large, small = Hardware(devices=8, memory_gb=1.0, processes_a_node=8), Hardware(devices=8, memory_gb=4e-3, processes_a_node=8)
+    cut = TINY.sft.model_copy(update={"engine": "megatron", "tensor_parallel": 8, "precision": "fp32"})
+    inside, outside = (_stages(where, sft=cut)["sft"] for where in (large, small))
+    assert outside.phases["export"] == pytest.approx(16e6 / 8 / 1e9)
+    assert inside.phases["export"] == pytest.approx((16e6 / 8 + 4e6) / 1e9)
+    assert inside.host_phases["export"] == pytest.approx(PROCESS / 1e9 + 8e6 / 1e9)
+    sharded = TINY.sft.model_copy(update={"zero_stage": 3})
+    assert [_stages(where, sft=sharded)["sft"].phases["export"] for where in (large, small)] == pytest.approx([4e6 / 1e9, 0.0])
+    alone = _stages(replace(ONE, cpu=True))["sft"]
+    assert alone.phases["export"] == pytest.approx((16e6 + 4e6 + PROCESS) / 1e9)
+    assert alone.host_phases == {}
+
+
+def test_work_stands_still_while_a_checkpoint_is_copied_and_as_long_as_one_is_written_into_the_next() -> None:
+    cost = replace(_stages()["sft"], seconds={"training": 100.0}, interval_s=10.0, capture_s=0.5, save_s=4.0, background=True)
+    assert cost.stall_share() == pytest.approx(9 * 0.5 / 104.5), "the last of ten is waited for, and not counted"
+    assert cost.stall_share(12.0) == pytest.approx(9 * 2.5 / 122.5)
+    assert replace(cost, background=False).stall_share() == pytest.approx(9 * 4.5 / 140.5)
+    assert replace(cost, interval_s=100.0).stall_share() == 0.0
+    assert _stages()["sft"].capture_s == pytest.approx(12e6 / 8e9)
 
 
 def test_decoding_is_bound_by_memory_in_small_batches_and_by_arithmetic_in_large_ones() -> None:
@@ -147,7 +170,7 @@ def test_of_ppo_the_largest_phase_counts_and_frozen_models_off_the_device_are_th
         assert there.phases[phase] - away.phases[phase] == pytest.approx(4 * rounded / 1e9)
     unrounded = 4 * SMALL.vocabulary * SMALL.hidden
     assert there.phases["scoring"] - away.phases["scoring"] == pytest.approx((3 * rounded - unrounded) / 1e9)
-    assert away.phases["export"] == pytest.approx(8 * one / 1e9)
+    assert away.phases["export"] == pytest.approx(4 * one / 1e9)
     assert away.host_gb - there.host_gb == pytest.approx(4 * 4 * one / 1e9)
     looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
     assert away.seconds["bringing"] == pytest.approx((4 * settings.iterations + 3 * looks) * 4 * one / 2e9)

@@ -5,7 +5,6 @@ from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved
 DeepSpeed's pickles, so it can be read at another stage, on another number of ranks, and by any engine.
 """
 
-import copy
 import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 import torch
 
-from include.runtime.checkpoint import Checkpoint
+from include.runtime.checkpoint import Checkpoint, Owned
 from include.runtime.errors import RankDone
 from include.runtime.job import Job
 from include.runtime.ranks import Ranks, ranks_of_environment
@@ -23,6 +22,7 @@ from include.training.engines import zero_state
 from include.training.engines.engine import EngineSettings, FiniteLosses, MicroBatch, adamw, check_norm, learn_in_turn
 from include.training.engines.optimizer_state import capture_state, groups_of, restore_state, saved_state, trainable
 from include.training.engines.precision import precision_context
+from include.training.engines.whole import FromFirst, fill_in, home_of, put_back, split
 from include.training.errors import TrainingError
 
 if not torch.cuda.is_available():
@@ -110,8 +110,9 @@ class DeepSpeedEngine:
             raise TrainingError(
                 "engine deepspeed: precision bf16 and distributed_optimizer are Megatron's; set bf16_autocast, and zero_stage"
             )
-        self._inner = _split(module) if settings.zero_stage == 3 else module
+        self._inner = split(module) if settings.zero_stage == 3 else module
         self._names = trainable(self._inner)
+        self._shapes = {name: value.shape for name, value in trainable(module).items()}
         self._losses = FiniteLosses(self.data)
         self._published = False
         self.optimizer = adamw(self._names.values(), settings)
@@ -187,7 +188,7 @@ class DeepSpeedEngine:
         if self._zero is not None and not self._published:
             return zero_state.gather_weights(self._zero, self._names, main=self.data.main)
         own = trainable(self.module)
-        return {name: value.detach().to("cpu", copy=True) for name, value in own.items()} if self.data.main else {}
+        return Owned((name, value.detach().to("cpu", copy=True)) for name, value in own.items() if self.data.main)
 
     @property
     def cut_up(self) -> bool:
@@ -214,6 +215,13 @@ class DeepSpeedEngine:
         else:
             zero_state.scatter(self._zero, self._names, *saved_state(checkpoint, set(self._names), prefix))
 
+    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
+        given = FromFirst(weights, self._shapes, Ranks() if self._published else self.data)
+        if self._zero is not None and not self._published:
+            zero_state.scatter(self._zero, self._names, given, {})
+        else:
+            fill_in(trainable(self.module), given)
+
     def publish(self) -> None:
         """Whole weights in the trainer's own module on the first rank; the other ranks are done."""
         if self.settings.zero_stage == 0 and self.data.count == 1:
@@ -225,11 +233,12 @@ class DeepSpeedEngine:
             raise RankDone(f"rank {self.data.rank} has done its last step")
         if self.settings.zero_stage == 3:
             self.close()
-            _fill(self._own, whole)
+            put_back(self._own, whole)
         else:
             for parameter in self._names.values():
                 parameter.data = parameter.data.clone()  # out of DeepSpeed's flat buffer
-        self._own.to(self.device).eval()
+        self._device = home_of(self._own, self.device)
+        self._own.to(self._device).eval()
         self._published = True
 
     def close(self) -> None:
@@ -242,16 +251,6 @@ class DeepSpeedEngine:
         gc.collect()  # engine, hooks and parameters point at each other
 
 
-def _split(module: torch.nn.Module) -> torch.nn.Module:
-    """A twin that takes the parameters over, and that ZeRO 3 may cut up; `module` keeps its shape without weights."""
-    given = {id(value): value for value in module.parameters()}
-    twin = copy.deepcopy(module, dict(given))
-    empty = {key: torch.nn.Parameter(torch.empty_like(value, device="meta"), value.requires_grad) for key, value in given.items()}
-    for part in module.modules():
-        part._parameters = {name: value if value is None else empty[id(value)] for name, value in part._parameters.items()}
-    return twin
-
-
 def _gather_shared_as_they_are(module: torch.nn.Module, zero: Any) -> None:
     """Keeps a weight that an embedding shares with a linear layer in float32 wherever it is gathered.
 
@@ -262,13 +261,6 @@ def _gather_shared_as_they_are(module: torch.nn.Module, zero: Any) -> None:
     for value in shared:
         if hasattr(value, PARAM_COMM_DTYPE_ATTR_NAME) and (not value.requires_grad or value.dtype in zero.ipg_buckets):
             delattr(value, PARAM_COMM_DTYPE_ATTR_NAME)
-
-
-def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor]) -> None:
-    """Puts weights where `_split` took them; a tied one is filled in everywhere."""
-    whole = {id(value): torch.nn.Parameter(weights[name], value.requires_grad) for name, value in module.named_parameters()}
-    for part in module.modules():
-        part._parameters = {name: value if value is None else whole[id(value)] for name, value in part._parameters.items()}
 
 
 def _config(settings: EngineSettings, offload: str) -> dict[str, Any]:

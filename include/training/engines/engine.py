@@ -5,7 +5,8 @@ On several ranks a trainer keeps to four rules, and its losses do not depend on 
 1. Rows of a step: all ranks know the order, each works on ``engine.data.share(rows)``.
 2. A loss is divided by the count of the whole batch: ``engine.data.total(own count)``. Figures are sums of all ranks too.
 3. Every rank learns from equally many micro-batches and steps equally often (``engine.data.most`` tells the greatest number of any).
-4. After the last step ``engine.publish()``: the module has whole weights on the first rank, the others end there.
+4. After the last step what is to be scored is scored by all ranks; then ``engine.publish()``: the module has whole weights on the first rank, on the
+   CPU where the device has no room for them, and the others end there.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -159,6 +160,9 @@ class Engine(Protocol):
 
     def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:
         """Puts weights and moments back, whatever number of ranks and layout saved them."""
+
+    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Puts whole trainable weights, as the first rank has them ({} on the others), in place of the present ones. Every rank calls it."""
 
     def publish(self) -> None:
         """Ends training: whole weights in `module` on the first rank; raises RankDone on the others."""

@@ -10,6 +10,7 @@ from typing import Any
 import deepspeed
 import torch
 
+from include.runtime.checkpoint import Owned
 from include.training.engines.optimizer_state import MOMENTS, Named
 
 _FLAT = ("exp_avg", "exp_avg_sq")
@@ -18,8 +19,7 @@ Parameters = Mapping[str, torch.nn.Parameter]
 
 def gather(zero: Any, parameters: Parameters, *, main: bool) -> tuple[Named, Named]:
     """Weights and moments by name, on the CPU of the first rank ({} on the others). Every rank calls it."""
-    weights: dict[str, torch.Tensor] = {}
-    moments: dict[str, torch.Tensor] = {}
+    weights, moments = Owned(), Owned()
     partitions = _flat_partitions(zero)
     state = zero.optimizer.state.get(partitions[0], {})
     if state and not _is_stage_3(zero):
@@ -39,7 +39,7 @@ def gather(zero: Any, parameters: Parameters, *, main: bool) -> tuple[Named, Nam
 
 def gather_weights(zero: Any, parameters: Parameters, *, main: bool) -> Named:
     """The weights alone."""
-    return {name: weight.to("cpu", copy=True) for name, weight in each_weight(zero, parameters) if main}
+    return Owned((name, weight.to("cpu", copy=True)) for name, weight in each_weight(zero, parameters) if main)
 
 
 def each_weight(zero: Any, parameters: Parameters) -> Iterator[tuple[str, torch.Tensor]]:

@@ -18,11 +18,13 @@ from typing import Any
 
 import torch
 
-from include.runtime.checkpoint import Checkpoint
+from include.runtime.checkpoint import Checkpoint, Owned
 from include.runtime.errors import RankDone
+from include.runtime.ranks import Ranks
 from include.training.engines.engine import EngineSettings, FiniteLosses, MicroBatch, learn_in_turn
 from include.training.engines.optimizer_state import groups_of, saved_state, trainable
 from include.training.engines.precision import precision_context
+from include.training.engines.whole import FromFirst, fill_in, home_of
 from include.training.errors import TrainingError
 from include.training.megatron.distributed import DistributedUpdates
 from include.training.megatron.llama import MegatronLlama, MegatronScorer, MegatronScores
@@ -56,7 +58,7 @@ class MegatronEngine:
             else LocalUpdates(live, settings, self._stage)
         )
         self._updates.fill(dict(module.named_parameters()))
-        self._published = False
+        self._published, self._device = False, _device()
 
     def _cut(self, module: Any, stage: Stage) -> MegatronLlama:
         """This rank's part of a scorer, without its weights."""
@@ -72,12 +74,12 @@ class MegatronEngine:
 
     @property
     def device(self) -> torch.device:
-        return _device()
+        return self._device
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._published:
             near = "bf16_autocast" if self.settings.precision == "bf16" else self.settings.precision
-            with precision_context(near, _device().type):
+            with precision_context(near, self._device.type):
                 return self._own(*args, **kwargs)
         return self._inner(*args, **kwargs)
 
@@ -117,15 +119,15 @@ class MegatronEngine:
         """Whole weights under the trainer's names, on the CPU of the first rank."""
         if self._published:
             own = trainable(self._own)
-            return {name: value.detach().to("cpu", copy=True) for name, value in own.items()}
+            return Owned((name, value.detach().to("cpu", copy=True)) for name, value in own.items())
         return self._stage.whole(self._updates.weights(), self._shapes)
 
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
         """Weights and moments by Hugging Face name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
         kinds, count = self._updates.moments()
-        moments: dict[str, torch.Tensor] = {}
+        moments = Owned()
         for key, held in kinds.items():
-            moments |= {f"{name}.{key}": value for name, value in self._stage.whole(held, self._shapes).items()}
+            moments |= {f"{name}.{key}": value for name, value in self._stage.each_whole(held, self._shapes)}
         if count is not None:
             moments |= {f"{name}.step": value for name, value in self._stage.of_all(count).items()}
         return groups_of(self.weights(), moments, prefix)
@@ -138,16 +140,21 @@ class MegatronEngine:
         if count is not None:
             self._updates.fill_moments(moments, count)
 
+    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
+        fill_in(trainable(self._own), FromFirst(weights, self._shapes, Ranks() if self._published else self._place.all))
+        if not self._published:
+            self._updates.fill(dict(self._own.named_parameters()))
+
     def publish(self) -> None:
-        """Whole weights in the trainer's own module on the first rank; the other ranks are done."""
-        whole = self.weights()
-        if not self._place.main:
-            raise RankDone("this rank has done its last step")
+        """Whole weights in the trainer's own module on the first rank, one after the other; the other ranks are done."""
         own = trainable(self._own)
         with torch.no_grad():
-            for name, value in whole.items():
+            for name, value in self._stage.each_whole(self._updates.weights(), self._shapes):
                 own[name].copy_(value)
-        self._own.to(_device()).eval()
+        if not self._place.main:
+            raise RankDone("this rank has done its last step")
+        self._device = home_of(self._own, self._device)
+        self._own.to(self._device).eval()
         self._published = True
 
 

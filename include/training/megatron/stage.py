@@ -1,11 +1,12 @@
 """From whole tensors to the part that a rank holds, and back: over tensor-parallel ranks, then over the stages of a pipeline."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from include.runtime.checkpoint import Owned
 from include.training.engines.optimizer_state import Named
 from include.training.errors import TrainingError
 from include.training.megatron.pieces import LlamaPieces, Piece
@@ -52,23 +53,23 @@ class Stage:
             dist.all_reduce(total, group=self.place.pipeline.group)
         return float(total.sqrt())
 
-    def whole(self, held: Named, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    def whole(self, held: Named, shapes: Mapping[str, torch.Size]) -> Owned:
         """Tensors by Megatron's names, joined over ranks and stages, by the trainer's names; {} but on the first rank.
 
         `shapes`: of whole tensors, by the trainer's names.
         """
-        found: dict[str, Tensor] = {}
-        if not held:
-            return found
-        for piece in self.all:
+        return Owned(self.each_whole(held, shapes))
+
+    def each_whole(self, held: Named, shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+        """The same one after the other: copies on the CPU of the first rank, nothing on the others, who go through all of them too."""
+        for piece in self.all if held else ():
             joined: Sequence[Tensor] = ()
             if piece.stage == self.place.pipeline.rank:
                 joined = self.all.join(piece, self._parts(piece, held[piece.name]))
             if piece.stage and self.place.first_copy:
                 joined = self._moved(piece, joined, shapes)
             if self.place.main:
-                found |= {WRAPPED + name: value.cpu() for name, value in zip(piece.sources, joined, strict=True)}
-        return found
+                yield from ((WRAPPED + name, value.cpu()) for name, value in zip(piece.sources, joined, strict=True))
 
     def of_all(self, count: Tensor) -> dict[str, Tensor]:
         """One number under the name of every parameter; {} but on the first rank."""

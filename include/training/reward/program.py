@@ -17,7 +17,7 @@ import torch
 
 from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
-from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.checkpoint import Checkpoint, Owned, Snapshot
 from include.runtime.job import Job
 from include.runtime.parts import taken
 from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
@@ -84,7 +84,7 @@ class RewardTrainer:
         self.dataset = job.input_digest("preferences")
         self.guards = LearningGuards(LearningLimits.of(job.config))
         self.keeps_best = job.settings.integer("keep_best", 0) > 0
-        self.best: dict[str, torch.Tensor] = {}
+        self.best = Owned()
         """On the first rank."""
         self.best_step, self.best_seen, self.looks_since = 0, (-1.0, 0.0), 0
 
@@ -133,22 +133,13 @@ class RewardTrainer:
         seen = validation_accuracy(self.score(self.validation_pairs))
         if (seen["accuracy"], -seen["loss"]) > self.best_seen:
             self.best_step, self.best_seen, self.looks_since = step, (seen["accuracy"], -seen["loss"]), 0
-            self.best = dict(self.engine.weights())
+            self.best = Owned(self.engine.weights())
         else:
             self.looks_since += 1
         return {f"validation_{name}": value for name, value in seen.items()} | {"best_step": float(self.best_step)}
 
     def _done(self, step: int) -> bool:
         return self.looks_since >= self.patience and step < self.total
-
-    def use(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Puts these weights, a best state, in place of the present ones."""
-        if not weights:
-            raise TrainingError("no look at the validation pairs was taken: there is no best state")
-        own = dict(self.engine.module.named_parameters())
-        with torch.no_grad():
-            for name, value in weights.items():
-                own[name].copy_(value)
 
     def capture(self) -> Snapshot:
         state = {
@@ -170,7 +161,7 @@ class RewardTrainer:
         self.guards.load_state(checkpoint.state["guards"])
         self.best_step, self.looks_since = checkpoint.state["best_step"], checkpoint.state["looks_since"]
         self.best_seen = (checkpoint.state["best_seen"][0], checkpoint.state["best_seen"][1])
-        self.best = checkpoint.load("best") if "best" in checkpoint.groups else {}
+        self.best = Owned(checkpoint.load("best") if "best" in checkpoint.groups else {})
 
 
 def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
@@ -194,8 +185,9 @@ def train_reward_model(job: Job, make_engine: MakeEngine) -> None:
         return RewardTrainer(job, engine, train, validation, seed, dimensions)
 
     ensemble, outcome = _all_members(job, begin)
+    members = [_scored(job, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
     ensemble.trainer.engine.publish()
-    members = [_finished(job, base, ensemble, index, (validation, holdout)) for index in range(len(ensemble.seeds))]
+    members = [_written(job, base, ensemble, index, member) for index, member in enumerate(members)]
     by_dimension = held_dimensions(dimensions, train, holdout, members)
     with job.output("measurements", "report", {"stage": job.stage}) as folder:
         write_measurements(job, folder, holdout, members, by_dimension)
@@ -225,21 +217,34 @@ def _all_members(job: Job, begin: Callable[[int], RewardTrainer]) -> tuple[Ensem
     return ensemble, run_steps(job, ensemble, ensemble.total)
 
 
-def _finished(
-    job: Job, base: Path, ensemble: EnsembleTrainer | TakenMembers, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
+def _use_best(job: Job, ensemble: EnsembleTrainer | TakenMembers, index: int) -> None:
+    """Puts a member's best state, which the first rank has or reads, in place of the present weights."""
+    weights = ensemble.best_of(index, job.checkpoints.at) if job.ranks.main else {}
+    if job.ranks.main and not weights:
+        raise TrainingError("no look at the validation pairs was taken: there is no best state")
+    ensemble.trainer.engine.use(weights)
+
+
+def _scored(
+    job: Job, ensemble: EnsembleTrainer | TakenMembers, index: int, sides: tuple[Sequence[TokenPair], Sequence[TokenPair]]
 ) -> MemberScores:
-    """One member's best state, written as a model with the statistics of its own validation scores; what it says of both sides."""
-    trainer, finished = ensemble.trainer, ensemble.finished[index]
-    trainer.use(ensemble.best_of(index, job.checkpoints.at))
-    validated, held = trainer.score(sides[0]), trainer.score(sides[1])
-    member = MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
-    meta = {"stage": job.stage, "key": job.spec.key, "best_step": finished.best_step, "seed": finished.seed}
+    """What one member's best state says of both sides, by the model as the ranks hold it, and the statistics of its validation scores."""
+    _use_best(job, ensemble, index)
+    validated, held = (ensemble.trainer.score(side) for side in sides)
+    finished = ensemble.finished[index]
+    return MemberScores(finished.seed, finished.best_step, _normaliser(job, validated), validated, held)
+
+
+def _written(job: Job, base: Path, ensemble: EnsembleTrainer | TakenMembers, index: int, member: MemberScores) -> MemberScores:
+    """One member's best state as a model with its statistics, of the whole weights on the first rank."""
+    meta = {"stage": job.stage, "key": job.spec.key, "best_step": member.best_step, "seed": member.seed}
     with job.output(member_name(index), "reward_model", meta) as folder:
         if isinstance(ensemble, TakenMembers):
             hand_on(ensemble.folders[index], folder)
             return replace(member, normaliser=RewardNormaliser.read(folder))
-        accuracy = validation_accuracy(validated)["accuracy"]
-        save_reward_model(trainer.engine.module.model, base, folder, member.normaliser, {"validation_accuracy": accuracy})
+        _use_best(job, ensemble, index)
+        accuracy = validation_accuracy(member.validated)["accuracy"]
+        save_reward_model(ensemble.trainer.engine.module.model, base, folder, member.normaliser, {"validation_accuracy": accuracy})
     return member
 
 
