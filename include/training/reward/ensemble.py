@@ -15,7 +15,7 @@ import torch
 from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
 from include.runtime import rng
-from include.runtime.checkpoint import Checkpoint, Snapshot
+from include.runtime.checkpoint import Checkpoint, Owned, Snapshot
 from include.runtime.errors import CheckpointError
 from include.runtime.settings import Settings
 from include.training.loop import StepResult
@@ -29,7 +29,7 @@ class Member(Protocol):
     engine: Any
     seed: int
     total: int
-    best: dict[str, torch.Tensor]
+    best: Owned
     best_step: int
 
     def train_step(self, step: int) -> StepResult: ...
