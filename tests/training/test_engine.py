@@ -15,7 +15,6 @@ from include.runtime.checkpoint import CheckpointStore, Snapshot
 from include.runtime.errors import CheckpointError, GuardTripped
 from include.training.engines.deepspeed import DeepSpeedEngine, engines
 from include.training.engines.engine import EngineSettings
-from include.training.engines.whole import home_of
 from include.training.errors import TrainingError
 from include.training.examples.batching import Batch, collate, micro_batches
 from include.training.scoring import AnswerScorer, sum_by_row
@@ -262,50 +261,6 @@ def test_after_training_the_given_module_has_the_weights_whatever_the_stage(stag
     assert module.model.lm_head.weight is module.model.model.embed_tokens.weight
     batch = collate(_items(), 0)
     assert torch.equal(_score(engine, batch), _score(module, batch))
-
-
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_whole_weights_are_put_in_place_of_the_present_ones_and_moments_stay(stage: int) -> None:
-    engine = DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage))
-    _, best = _train_with(engine, 2)
-    _train_with(engine, 2, steps=1)
-    held = {name: value.clone() for name, value in engine.capture()["optimizer"].items()}
-    engine.use(best)
-    assert all(torch.equal(best[name], value) for name, value in engine.weights().items())
-    assert all(torch.equal(held[name], value) for name, value in engine.capture()["optimizer"].items())
-    batch = collate(_items(), 0)
-    scored = _score(engine, batch)
-    engine.publish()
-    assert all(torch.equal(best[name], value) for name, value in engine.module.named_parameters())
-    assert torch.equal(_score(engine, batch), scored)
-    engine.use({name: torch.zeros_like(value) for name, value in best.items()})
-    assert not any(value.any() for value in engine.module.parameters())
-    with pytest.raises(TrainingError, match="parameter model.lm_head.other is only in the weights"):
-        engine.use(best | {"model.lm_head.other": torch.zeros(1)})
-
-
-def test_what_an_engine_gathers_is_written_without_another_copy() -> None:
-    """Whole tensors of a stage that cuts them up are copies already; those of stage 0 are the live ones."""
-    for stage in (0, 1, 3):
-        engine = DeepSpeedEngine(AnswerScorer(_model()), replace(SETTINGS, zero_stage=stage))
-        _train_with(engine, 2, steps=1)
-        groups = engine.capture()
-        copied = Snapshot(groups).copied().groups
-        same = {copied[group][name].data_ptr() == value.data_ptr() for group, tensors in groups.items() for name, value in tensors.items()}
-        assert same == {stage > 0}
-        before = {name: value.clone() for name, value in copied["model"].items()}
-        _train_with(engine, 2, steps=1)
-        assert all(torch.equal(before[name], value) for name, value in copied["model"].items())
-
-
-@pytest.mark.parametrize(("free", "there"), [(1.1, "cpu"), (1.3, "cuda")])
-def test_a_whole_model_comes_to_a_gpu_that_has_room_for_it(monkeypatch: pytest.MonkeyPatch, free: float, there: str) -> None:
-    model = _model()
-    size = sum(value.nbytes for value in model.parameters())
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free * size, 0))
-    assert home_of(model, torch.device("cuda", 0)).type == there
-    assert home_of(model, torch.device("cpu")).type == "cpu"
 
 
 def test_a_model_without_trainable_parameters_is_refused() -> None:
