@@ -87,7 +87,8 @@ class Words:
 
     @property
     def told(self) -> dict[str, Any]:
-        return {"threshold": self.threshold}
+        """Without a number where the threshold is a prompt that has no word: nothing is rarer."""
+        return {"threshold": self.threshold if math.isfinite(self.threshold) else None}
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from pydantic import ValidationError
 
 from include.data.build import BuildResult, build_datasets
 from include.data.errors import DataError
+from include.data.rarity import Words
+from include.domain.canonical import canonical_bytes
 from include.domain.records import SuiteItem
 from include.domain.slices import item_slices
 from include.settings.recipes import LongTail
@@ -107,3 +110,10 @@ def test_an_item_with_a_slice_of_that_name_is_refused(tmp_path: Path) -> None:
 def test_a_share_that_divides_nothing_is_refused(share: float) -> None:
     with pytest.raises(ValidationError):
         LongTail(share=share)
+
+
+def test_a_boundary_that_is_a_prompt_without_words_is_told_without_a_number() -> None:
+    drafts: list[Any] = [SimpleNamespace(prompt_text=text) for text in ("?", "!", "a word")]
+    told = Words.of(drafts, 0.5).told
+    assert told == {"threshold": None}
+    assert canonical_bytes(told)
