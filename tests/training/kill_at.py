@@ -5,7 +5,9 @@
 Moments: ``update`` (after the NUMBER-th update, before it is recorded), ``recorded`` (before anything is saved),
 ``half-saved`` (after the first file of tensors; ``half-saved-state``: of state), ``before-rename``, ``after-rename`` (before older ones are removed), each in the
 NUMBER-th save; ``generating`` (in the middle of the NUMBER-th batch of answers); ``reference`` (before the NUMBER-th part of DPO's reference
-log-probabilities is kept); ``export`` (before an output's manifest).
+log-probabilities is kept); ``backward`` (in the NUMBER-th update, when the first micro-batch's gradients lie there and the second one's are
+about to be added); ``between-steps`` (in PPO's NUMBER-th update, when the actor has made its step and the critic is about to);
+``export`` (before an output's manifest).
 """
 
 import os
@@ -22,6 +24,12 @@ from include.runtime.outputs import Outputs
 DIED = "died"
 
 
+def die() -> None:
+    """At once, and says so."""
+    Path(sys.argv[-1], DIED).touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def die_at(owner: Any, name: str, number: int, *, after: bool = False) -> None:
     """Kills this process when `owner.name` is called for the NUMBER-th time."""
     original: Callable[..., Any] = getattr(owner, name)
@@ -34,8 +42,7 @@ def die_at(owner: Any, name: str, number: int, *, after: bool = False) -> None:
             return original(*args, **kwargs)
         if after:
             original(*args, **kwargs)
-        Path(sys.argv[-1], DIED).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
         return None
 
     setattr(owner, name, counted)
@@ -54,6 +61,46 @@ def die_generating(number: int) -> None:
         return begin(*args, **kwargs)
 
     generation._prefill = counted
+
+
+def _in_update(number: int, arm: Callable[[], None]) -> None:
+    """Calls `arm` when the update before the NUMBER-th has been recorded."""
+    record: Callable[..., Any] = progress.Progress.record
+    recorded = 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal recorded
+        result = record(*args, **kwargs)
+        recorded += 1
+        if recorded == number - 1:
+            arm()
+        return result
+
+    progress.Progress.record = counted  # type: ignore[method-assign]
+
+
+def die_learning(engine: type[Any], moment: str, number: int) -> None:
+    """Kills this process within an update. Micro-batches are counted by engine, and from its last step: it does not die between updates."""
+    backward, step = engine.backward, engine.step
+    waiting: dict[int, int] = {}
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        waiting[id(self)] = waiting.get(id(self), 0) + 1
+        if waiting[id(self)] == 2:
+            die()
+        return backward(self, *args, **kwargs)
+
+    def settled(self: Any, *args: Any, **kwargs: Any) -> Any:
+        waiting.pop(id(self), None)
+        return step(self, *args, **kwargs)
+
+    def arm() -> None:
+        if moment == "between-steps":
+            die_at(engine, "step", 2)
+        else:
+            engine.backward, engine.step = counted, settled
+
+    _in_update(number, arm)
 
 
 class RenamesOnly:
@@ -77,6 +124,10 @@ def main() -> None:
     }
     if moment == "generating":
         die_generating(number)
+    elif moment in ("backward", "between-steps"):
+        from include.training.engines.deepspeed import DeepSpeedEngine
+
+        die_learning(DeepSpeedEngine, moment, number)
     elif moment == "reference":
         from include.training.pairs.reference_cache import ReferenceCache
 

@@ -13,12 +13,16 @@ KILL = str(Path(__file__).with_name("kill_at.py"))
 MOMENTS = {
     "update": (5, -1),
     "generating": (5, -1),
+    "backward": (5, -1),
+    "between-steps": (5, -1),
     "half-saved": (1, 0),
     "before-rename": (2, 0),
     "after-rename": (1, 0),
     "export": (1, 0),
 }
 """Moment of `kill_at` → (at which time, on which rank; -1: the last one)."""
+WITHIN = ("backward", "between-steps")
+"""Moments within an update, which cells of small micro-batches alone can have: between two of them, and between the actor's and the critic's step."""
 DRAWING = ("ppo", "generate")
 """Programs that write answers, and so may die in the middle of one."""
 INPUTS = {
@@ -69,6 +73,7 @@ VARIANTS = {
     "kto": Variant({"loss": "kto", "desirable_weight": 1.2}),
     "reuse": Variant(settings={"reuse_first_pass": True}),
     "frozen": Variant(settings={"frozen": "host"}),
+    "micro": Variant(settings={"micro_batch": 1}),
 }
 """What changes with the cell's name."""
 
@@ -106,7 +111,8 @@ class Cell:
 
     @property
     def moments(self) -> tuple[str, ...]:
-        return self.only or tuple(moment for moment in MOMENTS if moment != "generating" or self.program in DRAWING)
+        usual = (moment for moment in MOMENTS if moment not in WITHIN)
+        return self.only or tuple(moment for moment in usual if moment != "generating" or self.program in DRAWING)
 
     def spec(self, store: Store, config: Mapping[str, Any], salt: str) -> RunSpec:
         """Of STEPS steps."""
@@ -145,6 +151,7 @@ def cells() -> Iterator[Cell]:
         yield Cell(program, 2, stage, offload=offload)
     yield Cell("generate", 1)
     yield from changed_cells()
+    yield from cells_within()
 
 
 def changed_cells() -> Iterator[Cell]:
@@ -177,3 +184,11 @@ def changed_cells() -> Iterator[Cell]:
     yield Cell("ppo", 2, 3, precision=autocast, variant="frozen", only=("generating", "export"))
     yield Cell("ppo", 2, 2, precision=autocast, offload="optimizer", variant="frozen", only=("update",))
     yield Cell("generate", 1, precision="bf16", only=("generating", "half-saved"))
+
+
+def cells_within() -> Iterator[Cell]:
+    """Micro-batches of one row, and a death within an update."""
+    for program, (ranks, stage) in product(("sft", "reward_model", "dpo"), ((1, 0), (2, 0), (2, 3))):
+        yield Cell(program, ranks, stage, variant="micro", only=("backward",))
+    for ranks, stage in ((1, 0), (2, 0), (2, 3)):
+        yield Cell("ppo", ranks, stage, variant="micro", only=WITHIN)

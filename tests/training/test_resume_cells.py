@@ -7,29 +7,34 @@ import pytest
 
 from tests.training.harness import Store
 from tests.training.resume_matrix import outcomes, prepared
-from tests.training.resume_matrix_cells import Cell, cells, changed_cells
+from tests.training.resume_matrix_cells import Cell, cells, cells_within, changed_cells
 
-TRIED = {
-    "sft bf16_autocast 1 0 plain": "before-rename",
-    "reward_model bf16_autocast 1 0 plain": "update",
-    "dpo bf16_autocast 1 0 plain": "update",
-    "dpo fp32 1 0 lora": "before-rename",
-    "dpo fp32 1 0 kto": "update",
-    "reward_model fp32 1 0 ensemble": "after-rename",
-    "ppo bf16_autocast 1 0 plain": "generating",
-    "ppo fp32 1 0 reuse": "update",
-    "ppo fp32 1 0 adapters": "after-rename",
-    "ppo bf16_autocast 1 0 frozen": "generating",
-    "generate bf16 1 0 plain": "generating",
-}
-"""Cell → the moment that is tried here."""
+TRIED = (
+    ("sft bf16_autocast 1 0 plain", "before-rename"),
+    ("reward_model bf16_autocast 1 0 plain", "update"),
+    ("dpo bf16_autocast 1 0 plain", "update"),
+    ("dpo fp32 1 0 lora", "before-rename"),
+    ("dpo fp32 1 0 kto", "update"),
+    ("reward_model fp32 1 0 ensemble", "after-rename"),
+    ("ppo bf16_autocast 1 0 plain", "generating"),
+    ("ppo fp32 1 0 reuse", "update"),
+    ("ppo fp32 1 0 adapters", "after-rename"),
+    ("ppo bf16_autocast 1 0 frozen", "generating"),
+    ("generate bf16 1 0 plain", "generating"),
+    ("sft fp32 1 0 micro", "backward"),
+    ("sft fp32 2 3 micro", "backward"),
+    ("dpo fp32 1 0 micro", "backward"),
+    ("ppo fp32 1 0 micro", "backward"),
+    ("ppo fp32 1 0 micro", "between-steps"),
+)
+"""Cells, each with the moment that is tried here."""
 
 
 def _named(cell: Cell) -> str:
     return f"{cell.program} {cell.precision} {cell.ranks} {cell.zero_stage} {cell.variant}"
 
 
-CELLS = {_named(cell): cell for cell in changed_cells()}
+CELLS = {_named(cell): cell for cell in (*changed_cells(), *cells_within())}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, Mapping[str,
     return prepared(tmp_path_factory.mktemp("matrix"))
 
 
-@pytest.mark.parametrize(("name", "moment"), TRIED.items())
+@pytest.mark.parametrize(("name", "moment"), TRIED)
 def test_after_a_death_the_bits_are_those_of_a_run_in_one_go(
     ready: tuple[Store, Mapping[str, dict[str, Any]]], name: str, moment: str
 ) -> None:
