@@ -55,9 +55,9 @@ resume-matrix: ## Kill and resume every trainer at every moment, ranks and ZeRO 
 learning: ## Three seeds of each kind of training on held-out problems: a table, and the plot of docs/benchmarks.md
 	PYTHONPATH=.:plugins $(VENV)/python -m benchmarks.training.learning --plot docs/images/learning
 
-test-megatron-next: ## Megatron's tests on Python 3.12 and the next Megatron-core, in an environment of their own
+test-megatron-next: ## The tests of Megatron, PPO and generation on Python 3.12 and the next Megatron-core, in an environment of their own
 	$(LOCAL) megatron-next
-	ALIGN_CLUSTER_PYTHON=$(CURDIR)/$(NEXT)/python $(NEXT)/python -m pytest tests/training/test_megatron*.py $(PYTEST)
+	ALIGN_CLUSTER_PYTHON=$(CURDIR)/$(NEXT)/python $(NEXT)/python -m pytest tests/training/test_megatron*.py tests/training/test_ppo*.py tests/training/test_generate*.py $(PYTEST)
 
 check: ## Set up what is needed, then formatting, types and imports
 	$(LOCAL) install --dev
