@@ -7,6 +7,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +137,19 @@ INHERITED = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def crowded(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[int]:
-    """The port of a second SSH server of the cluster, whose sessions have :data:`INHERITED`."""
-    config = tmp_path / "sshd_config"
+@contextmanager
+def second_sshd(slurm: PrivateSlurm, folder: Path, given: dict[str, str], also: str = "") -> Iterator[int]:
+    """The port of a second SSH server of the cluster, whose sessions have some variables more."""
+    config = folder / "sshd_config"
     port = slurm.ssh_port
     while is_listening(port):
         port += 1
     lines = (slurm.base / "ssh/sshd_config").read_text().replace(f"Port {slurm.ssh_port}", f"Port {port}")
-    given = " ".join(f"{name}={value}" for name, value in INHERITED.items())
-    config.write_text(lines.replace("SetEnv ", f"SetEnv {given} ").replace("/sshd.pidfile", "/sshd-crowded.pidfile"))
+    lines = also + lines.replace("/sshd.pidfile", "/sshd-second.pidfile")
+    if given.get("SHLVL") == "0":  # as it is where nobody has set it
+        lines = lines.replace(" SHLVL=1", "")
+    words = " ".join(f"{name}={value}" for name, value in given.items())
+    config.write_text(lines.replace("SetEnv ", f"SetEnv {words} "))
     process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", config], stderr=subprocess.DEVNULL)
     try:
         while not is_listening(port):
@@ -155,6 +159,13 @@ def crowded(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[int]:
     finally:
         process.terminate()
         process.wait()
+
+
+@pytest.fixture
+def crowded(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[int]:
+    """The port of a second SSH server of the cluster, whose sessions have :data:`INHERITED`."""
+    with second_sshd(slurm, tmp_path, INHERITED) as port:
+        yield port
 
 
 def variables(path: Path) -> dict[str, str]:
@@ -184,3 +195,41 @@ def test_a_job_and_its_steps_get_no_variable_of_worker_or_login_node(
         assert (found["SLURM_JOB_ID"], found["SLURM_JOB_PARTITION"], found["SLURM_NTASKS"]) == (job_id, "batch", "1")
         assert [name for name in INHERITED if name in found and name not in ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_CPU_BIND")] == []
         assert [name for name, value in found.items() if "not-a-real" in value or "mask_cpu:0xF" in value] == []
+
+
+# -- a login node that talks
+
+
+@pytest.fixture
+def talkative(slurm: PrivateSlurm, tmp_path: Path) -> Iterator[int]:
+    """The port of a second SSH server with a banner, whose shells print to both streams before each command."""
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks/.bashrc").write_text(
+        "echo 'Welcome to Borealis! 7|7|COMPLETED|0:0'; printf 'no end of line'; echo 'Maintenance on Friday' >&2\n"
+    )
+    (tmp_path / "banner").write_text("Authorised use only\n")
+    with second_sshd(slurm, tmp_path, {"HOME": str(tmp_path / "talks"), "SHLVL": "0"}, f"Banner {tmp_path}/banner\n") as port:
+        yield port
+
+
+def test_what_a_login_shell_prints_before_each_command_changes_no_answer(
+    slurm: PrivateSlurm, talkative: int, task: MakeTask, shared: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(ENV, json.dumps(json.loads(connection_uri(slurm)) | {"port": talkative}))
+    heard = subprocess.run(
+        ["ssh", "-F/dev/null", "-i", slurm.private_key, "-p", str(talkative), "-oStrictHostKeyChecking=no", "-oUserKnownHostsFile=/dev/null",
+         f"{slurm.user}@127.0.0.1", "echo answer"], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert heard.stdout.startswith("Welcome to Borealis!"), "the login node talks"
+    assert "Maintenance on Friday" in heard.stderr
+    made = task(
+        spec={"body": f"echo at work; touch {shared}/done", "output": f"{shared}/%j.log", "mem": "50M"}, expected_output=f"{shared}/done"
+    )
+    assert made.run()["state"] == "COMPLETED"
+    said = capsys.readouterr().out
+    assert "] at work" in said
+    assert "Borealis" not in said
+    made.clear()
+    made.make = task(spec={"body": "exit 9", "output": "/dev/null", "mem": "50M"}).make
+    with pytest.raises(JobFailed, match="exit 9"):
+        made.run()
