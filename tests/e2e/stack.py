@@ -82,6 +82,8 @@ class TestStack(Stack):
             # On a machine that does much else meanwhile, a file that was not read in time is not looked at again for ten minutes.
             "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "180",
             "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "240",
+            # For the same reason: a task whose API server answered late five times fails before it began.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
             **self.changes,
         }
 

@@ -36,7 +36,12 @@ class SlurmStack(TestStack):
         dags = self.layout.home / "dags"
         shutil.copytree(Path(__file__).with_name("slurm_dags"), dags, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "dags/reconcile_slurm.py", dags)
-        self.changes = {"AIRFLOW__CORE__DAGS_FOLDER": str(dags), "ALIGN_RECONCILE_MINUTES": "600"}
+        self.changes = {
+            "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
+            "ALIGN_RECONCILE_MINUTES": "600",
+            # A living worker that could not say so for 20 s, on a busy machine, would be taken for dead.
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
+        }
 
     def environment(self) -> dict[str, str]:
         """The key stands in the connection itself, too."""
@@ -90,12 +95,15 @@ class Site:
     stack: TestStack
     runs: Runs
 
-    def hold(self, name: str, dag_id: str = "slurm_held") -> Held:
-        """A run whose tasks are deferred, taken over by the triggerer, with both jobs running."""
+    def hold(self, name: str, dag_id: str = "slurm_held", *, in_worker: bool = False) -> Held:
+        """A run whose tasks are deferred, taken over by the triggerer, with both jobs running. `in_worker`: ``other`` waits there instead."""
         (self.stack.layout.store / "held" / name).mkdir(parents=True)
         held = Held(self.stack, self.runs.start(dag_id, name))
         for task in ("train", "other"):
-            held.run.wait_until_watched(task)
+            if in_worker and task == "other":
+                held.run.wait_for(task, "running")
+            else:
+                held.run.wait_until_watched(task)
             until(f"the job of {task}", lambda task=task: (held.folder / f"{task}.runs").exists(), seconds=60)
         return held
 
@@ -114,7 +122,7 @@ def site() -> Iterator[Site]:
     try:
         stack.up()
         runs = Runs(stack.api("admin"))
-        wanted = {"slurm_held", "slurm_deleted", "reconcile_slurm"}
+        wanted = {"slurm_held", "slurm_deleted", "slurm_deadline", "slurm_restarted", "reconcile_slurm"}
         until("all DAGs", lambda: wanted <= runs.known_dags(), seconds=180)
         for dag_id in sorted(wanted):
             runs.pause(dag_id, False)
@@ -145,6 +153,24 @@ def test_marking_a_task_as_success_ends_its_job(site: Site) -> None:
     held.run.wait("success")
 
 
+def test_a_run_that_is_marked_as_failed_ends_its_jobs(site: Site) -> None:
+    """By the living triggerer: the reconciler passes every ten hours here."""
+    held = site.hold("run-failed")
+    held.run.set_state("failed")
+    until("the end of its jobs", lambda: all(held.ended_politely(task) for task in ("train", "other")), seconds=60)
+    assert held.run.states() == {"train": "failed", "other": "failed"}
+    assert site.reconcile("after-the-failed-run") == []
+
+
+def test_the_execution_timeout_ends_the_jobs_of_a_deferred_task_and_of_one_in_its_worker(site: Site) -> None:
+    held = site.hold("deadline", "slurm_deadline", in_worker=True)
+    held.run.wait("failed", seconds=180)
+    assert held.run.states() == {"train": "failed", "other": "failed"}
+    until("the end of its jobs", lambda: all(held.ended_politely(task) for task in ("train", "other")), seconds=60)
+    assert "execution_timeout is over" in held.run.log("train")
+    assert site.reconcile("after-the-deadline") == []
+
+
 def test_clearing_a_task_leaves_its_job_and_the_next_try_adopts_it(site: Site) -> None:
     held = site.hold("cleared")
     (job_id,) = held.jobs("train")
@@ -172,6 +198,26 @@ def test_pausing_the_dag_or_restarting_the_triggerer_ends_no_job(site: Site) -> 
     held.end()
     held.run.wait("success")
     assert [len((held.folder / f"{task}.runs").read_text().split()) for task in ("train", "other")] == [1, 1]
+
+
+def test_all_of_airflow_stops_and_starts_again_and_the_tasks_take_up_their_jobs(site: Site) -> None:
+    held = site.hold("restarted", "slurm_restarted", in_worker=True)
+    jobs = {task: held.jobs(task) for task in ("train", "other")}
+    names = [service.name for service in site.stack.services()]
+    site.stack.daemons.stop(*reversed(names), grace_s=30.0)
+    assert [name for name in names if site.stack.daemons.pid(name)] == []
+    assert {task: held.jobs(task) for task in jobs} == jobs
+    site.stack.up()
+    held.run.wait_until_watched("train")
+    until("the next try of the task that waited in its worker", lambda: held.run.tries("other") > 1, seconds=180)
+    (job_id,) = jobs["other"]
+    until("it to find its job", lambda: f"Job {job_id} " in (said := held.run.log("other")) and "found again" in said, seconds=90)
+    held.end()
+    held.run.wait("success")
+    assert {task: (held.folder / f"{task}.runs").read_text().split() for task in jobs} == {
+        task: list(found) for task, found in jobs.items()
+    }
+    assert [task for task in jobs if (held.folder / f"{task}.saved").exists()] == []
 
 
 def test_the_jobs_of_a_run_that_was_deleted_are_ended(site: Site) -> None:
