@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from airflow_slurm.errors import JobFailed, LoginRefused
+from airflow_slurm.errors import JobFailed, LoginRefused, SshUnreachable
+from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
 from local.ports import is_listening
 from local.slurm_cluster import PrivateSlurm
@@ -25,6 +26,7 @@ from .test_keys import make_key
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 ENV = f"AIRFLOW_CONN_{CONN_ID.upper()}"
 MakeTask = Callable[..., Task]
+SFTP_SERVER = Path("/usr/lib/openssh/sftp-server")
 
 
 @pytest.fixture
@@ -138,14 +140,14 @@ INHERITED = {
 
 
 @contextmanager
-def second_sshd(slurm: PrivateSlurm, folder: Path, given: dict[str, str], also: str = "") -> Iterator[int]:
-    """The port of a second SSH server of the cluster, whose sessions have some variables more."""
+def second_sshd(slurm: PrivateSlurm, folder: Path, given: dict[str, str], also: str = "", sftp: str = "internal-sftp") -> Iterator[int]:
+    """The port of a second SSH server of the cluster, whose sessions have some variables more. ``sftp``: what serves files."""
     config = folder / "sshd_config"
     port = slurm.ssh_port
     while is_listening(port):
         port += 1
     lines = (slurm.base / "ssh/sshd_config").read_text().replace(f"Port {slurm.ssh_port}", f"Port {port}")
-    lines = also + lines.replace("/sshd.pidfile", "/sshd-second.pidfile")
+    lines = also + lines.replace("/sshd.pidfile", "/sshd-second.pidfile").replace("internal-sftp", sftp)
     if given.get("SHLVL") == "0":  # as it is where nobody has set it
         lines = lines.replace(" SHLVL=1", "")
     words = " ".join(f"{name}={value}" for name, value in given.items())
@@ -233,3 +235,17 @@ def test_what_a_login_shell_prints_before_each_command_changes_no_answer(
     made.make = task(spec={"body": "exit 9", "output": "/dev/null", "mem": "50M"}).make
     with pytest.raises(JobFailed, match="exit 9"):
         made.run()
+
+
+@pytest.mark.skipif(not SFTP_SERVER.exists(), reason="OpenSSH's own SFTP server is not installed")
+def test_a_file_server_that_a_printing_shell_spoils_is_named_and_no_file_counts_as_missing(
+    slurm: PrivateSlurm, tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "there").touch()
+    (tmp_path / ".bashrc").write_text("echo 'Welcome to Borealis!'\n")
+    with second_sshd(slurm, tmp_path, {"HOME": str(tmp_path), "SHLVL": "0"}, sftp=str(SFTP_SERVER)) as port:
+        monkeypatch.setenv(ENV, json.dumps(json.loads(connection_uri(slurm)) | {"port": port}))
+        for path in ("there", "not there"):
+            with pytest.raises(SshUnreachable, match="No SFTP session"):
+                SlurmHook(CONN_ID).missing([f"{shared}/{path}"], 0.0)
+        assert SlurmHook(CONN_ID).run(lambda client: client.queue("no-such-job-1")) == []
