@@ -284,7 +284,8 @@ class Rollout(Record):
     """One sampled answer in online optimisation, bound to the actor version that wrote it.
 
     `tokens` and `token_log_probs` are of the response alone, same length, natural logarithm.
-    `actor_checkpoint` is {run_key, attempt, published_version, step, digest?}.
+    `actor_checkpoint` is {run_key, attempt, published_version, step, digest?}: iterations and optimiser steps behind the actor, and the
+    digest of its weights (older records may lack it).
     """
 
     rollout_id: str

@@ -126,6 +126,9 @@ class PpoSettings(StageSettings):
     reuse_first_pass: bool = added_placement(False)
     """The first minibatch learns from the passes that gave its old log-probabilities and values: less time, more memory, the same bits."""
 
+    def no_best(self) -> str | None:
+        return None if self.heldout.every else "the best is told by looks at validation prompts; set `heldout.every` too"
+
     @model_validator(mode="after")
     def _no_chance_in_adapters(self) -> "PpoSettings":
         if self.lora is not None and self.lora.dropout:

@@ -65,13 +65,15 @@ def test_the_best_checkpoint_is_kept_only_where_something_says_which_it_is() -> 
     tiny = recipe("tiny")
     for settings, said in (
         (tiny.dpo, "looks at no validation rows"),
-        (tiny.ppo, "looks at no validation rows"),
+        (tiny.ppo, r"set `heldout\.every` too"),
         (tiny.sft, "set that too"),
     ):
         with pytest.raises(ValueError, match=said):
             type(settings).model_validate(settings.model_dump() | {"keep_best": 1})
     looking = type(tiny.sft).model_validate(tiny.sft.model_dump() | {"keep_best": 1, "early_stop": {"every_steps": 2}})
     assert looking.keep_best == 1
+    watched = tiny.ppo.model_dump() | {"keep_best": 1, "heldout": {"every": 2}}
+    assert type(tiny.ppo).model_validate(watched).keep_best == 1
     alone = tiny.reward_model.model_dump() | {"keep_best": 1, "seeds": ()}
     assert type(tiny.reward_model).model_validate(alone).keep_best == 1
     with pytest.raises(ValueError, match="members of an ensemble are kept"):

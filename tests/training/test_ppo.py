@@ -26,6 +26,7 @@ from include.training.rl.batch import MicroBatch  # noqa: E402
 from include.training.rl.models import dropouts  # noqa: E402
 from include.training.rl.rollouts import read_rollouts  # noqa: E402
 from include.training.rl.update import Learner  # noqa: E402
+from include.training.rl.weights_digest import weights_digest  # noqa: E402
 from include.transforms.datasets_io import SidedRow  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
     PPO,
@@ -66,7 +67,16 @@ def test_every_expected_rollout_is_there_with_the_versions_that_made_it(store: S
         assert rollout.reference_checkpoint == store.places["policy"].digest
         assert rollout.reward_model_checkpoint == (store.places["reward_model"].digest,)
     assert rollouts[0].actor_checkpoint["digest"] == store.places["policy"].digest
-    assert "digest" not in rollouts[-1].actor_checkpoint
+
+
+def test_each_actor_is_named_by_the_weights_that_its_checkpoint_holds(store: Store) -> None:
+    named = run_here(store, ppo_spec(store, salt="named", epochs=1, iterations=3), save_every_steps=1, keep_checkpoints=9)
+    rollouts = read_rollouts(named.output("rollouts"))
+    told = {rollout.actor_checkpoint["published_version"]: rollout.actor_checkpoint["digest"] for rollout in rollouts}
+    assert len({rollout.actor_checkpoint["digest"] for rollout in rollouts}) == 3
+    for version in (1, 2):
+        saved = load_file(named.folder / "checkpoints" / f"step-{version}" / "actor.model.safetensors")
+        assert told[version] == weights_digest({name.removeprefix("model."): value for name, value in saved.items()})
 
 
 def test_the_first_rollouts_log_probabilities_are_those_of_the_policy_that_started(store: Store, done: Started) -> None:

@@ -9,11 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from include.domain.errors import SpecError  # noqa: E402
+from include.domain.records import Prompt  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
 from include.training.rl import heldout  # noqa: E402
 from include.training.rl.guard_limits import GuardLimits, GuardStop  # noqa: E402
 from include.training.rl.guards import Guards  # noqa: E402
-from include.training.rl.heldout import HeldOut, Look, LookSettings  # noqa: E402
+from include.training.rl.heldout import BestLook, HeldOut, Look, LookSettings  # noqa: E402
 from include.training.rl.rewards import Scored  # noqa: E402
 from include.transforms.datasets_io import SidedRow  # noqa: E402
 from tests.training.align_store import (  # noqa: E402
@@ -115,7 +116,8 @@ def looked(store: Store) -> Started:
 def test_looks_are_taken_before_the_first_update_and_every_few_after(looked: Started) -> None:
     at = {line["step"]: {name for name in line if name.startswith("heldout_")} for line in looked.lines}
     names = {"heldout_reward", "heldout_tokens", "heldout_verified_share"}
-    assert at == {1: {f"{name}_first" for name in names}, 2: names, 3: set(), 4: names}
+    after = names | {"heldout_best_step"}
+    assert at == {1: {f"{name}_first" for name in names}, 2: after, 3: set(), 4: after}
     assert all(0 <= line["heldout_verified_share"] <= 1 for line in looked.lines if "heldout_verified_share" in line)
 
 
@@ -148,6 +150,30 @@ def test_what_the_guard_saw_ends_the_run_and_stands_in_its_curves(store: Store, 
     assert [path.name for path in (stopped.folder / "checkpoints").iterdir()] == ["step-1"]
 
 
+def test_the_checkpoint_of_the_best_look_stays_and_a_resumed_run_knows_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {0: 0.95, 1: 0.6, 2: 0.9, 3: 0.8, 4: 0.8, 5: 0.7}
+    monkeypatch.setattr(HeldOut, "due", lambda self, iterations: setattr(self, "at", iterations) or True)
+    monkeypatch.setattr(HeldOut, "look", lambda self, _: replace(FIRST, verified=seen[self.at]))
+    spec = ppo_spec(store, salt="best look", heldout={"every": 1, "prompts": 4}, epochs=1, iterations=5)
+    kept = {"save_every_steps": 1, "keep_checkpoints": 1, "keep_best": 1}
+    first = signalled(store, spec, 3, monkeypatch, **kept)
+    assert {path.name for path in (first.folder / "checkpoints").iterdir()} == {"step-2", "step-3"}
+    second = run_here(store, spec, n=2, **kept)
+    assert [line["heldout_best_step"] for line in (*first.lines, *second.lines)] == [1, 2, 2, 2, 2]
+    assert second.report.metrics["heldout_best_step"] == 2
+    assert {path.name for path in (second.folder / "checkpoints").iterdir()} == {"step-5"}
+
+
+def test_a_look_is_better_by_right_answers_first_then_by_the_reward() -> None:
+    best = BestLook()
+    assert [best.see(step, look) for step, look in enumerate((FIRST, FIRST, replace(FIRST, reward=0.2)), 1)] == [True, False, True]
+    assert not best.see(4, replace(FIRST, verified=0.5, reward=9.0))
+    assert best.see(5, replace(FIRST, verified=0.7, reward=-9.0))
+    assert (best.step, best.verified, best.reward) == (5, 0.7, -9.0)
+    bare = BestLook()
+    assert [bare.see(1, BARE), bare.see(2, replace(BARE, reward=0.0)), bare.see(3, replace(BARE, reward=UP))] == [True, False, True]
+
+
 def test_without_a_validation_prompt_a_look_is_refused_before_anything_is_learnt(store: Store) -> None:
     rows = [question(a, b) for a, b in sums()[:24]]
     store.dataset("no validation", "prompt", [SidedRow(p.prompt_id, "train", p.split_group, "rl", p.to_json()) for p in rows])
@@ -157,6 +183,21 @@ def test_without_a_validation_prompt_a_look_is_refused_before_anything_is_learnt
     assert "has 0 validation prompts" in refused.report.message
 
 
+def test_where_nothing_watches_the_quality_report_and_log_say_so(store: Store, looked: Started, capfd: pytest.CaptureFixture[str]) -> None:
+    rows = [replace(question(a, b), reference=None) for a, b in sums()[:30]]
+    sided = [SidedRow(p.prompt_id, "train" if at < 24 else "validation", p.split_group, "rl", p.to_json()) for at, p in enumerate(rows)]
+    store.dataset("bare", "prompt", sided)
+    inputs = {"policy": "policy", "reference": "policy", "reward_model": "reward_model", "prompts": "bare"}
+    blind = run_here(store, store.spec("ppo", inputs, {**PPO, "iterations": 1, "epochs": 1}))
+    assert blind.code == 0, blind.report.message
+    assert any("nothing watches the quality of answers" in said for said in blind.report.summary["warnings"])
+    assert "warning: nothing watches the quality of answers" in capfd.readouterr().err
+    bare = [Prompt.from_json(row.record) for row in sided]
+    assert heldout.unwatched(LookSettings(2, 4), bare) is None
+    assert heldout.unwatched(None, [*bare, question(1, 2)]) is None
+    assert not any("nothing watches" in said for said in looked.report.summary["warnings"])
+
+
 def test_several_ranks_see_the_same_even_where_one_has_nothing_to_answer(store: Store) -> None:
     alone, both = (
         run(ppo_spec(store, salt=f"looked by {name}", iterations=1, heldout={"every": 1, "prompts": 1}))
@@ -164,5 +205,5 @@ def test_several_ranks_see_the_same_even_where_one_has_nothing_to_answer(store: 
     )
     assert both.code == 0, both.stderr
     names = [name for name in alone.lines[0] if name.startswith("heldout_")]
-    assert len(names) == 6
+    assert len(names) == 7
     assert {name: both.lines[0][name] for name in names} == pytest.approx({name: alone.lines[0][name] for name in names}, abs=1e-4)

@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from safetensors.torch import load_file
+
+from include.training.rl.weights_digest import weights_digest
 from tests.training.align_store import PPO, curve, ppo_spec, rewarded_store, rollouts_of, run_here, shared_root, weights_of
 from tests.training.harness import Started, Store
 from tests.training.resume_matrix import outcomes
@@ -50,7 +53,7 @@ def _saved(started: Started) -> dict[str, Any]:
 
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_two_ranks_draw_the_answers_of_one_and_learn_the_same(store: Store, alone: Started, stage: int) -> None:
-    two = store.run_ranks(ppo_spec(store, salt="on two", zero_stage=stage, **SMALL), 2)
+    two = store.run_ranks(ppo_spec(store, salt="on two", zero_stage=stage, **SMALL), 2, save_every_steps=1)
     assert two.code == 0, two.stderr
     ours, theirs = rollouts_of(two), rollouts_of(alone)
     assert [(row["prompt_id"], row["tokens"]) for row in ours] == [(row["prompt_id"], row["tokens"]) for row in theirs]
@@ -63,6 +66,9 @@ def test_two_ranks_draw_the_answers_of_one_and_learn_the_same(store: Store, alon
     mine, other = (_saved(started)["normalisers"]["reward_model"] for started in (two, alone))
     assert mine["count"] == other["count"]
     assert (mine["mean"], mine["squares"]) == pytest.approx((other["mean"], other["squares"]), rel=1e-6)
+    saved = load_file(two.folder / "checkpoints" / "step-2" / "actor.model.safetensors")
+    named = weights_digest({name.removeprefix("model."): value for name, value in saved.items()})
+    assert {row["actor_checkpoint"]["digest"] for row in ours[-8:]} == {named}
     shards = json.loads((two.output("rollouts") / "rollouts.json").read_text())["iterations"]
     assert [(shard["iteration"], shard["expected"], shard["count"]) for shard in shards] == [(1, 8, 8), (2, 8, 8), (3, 8, 8)]
 

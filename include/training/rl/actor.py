@@ -6,12 +6,14 @@ from typing import Any, Protocol
 
 import torch
 
+from include.runtime.ranks import Ranks
 from include.training.engines.engine import Engine, EngineSettings
 from include.training.lora import learnt_weights
 from include.training.rl.adapters import load_actor
 from include.training.rl.checks import freeze
 from include.training.rl.placing import Slots
 from include.training.rl.settings import PpoSettings
+from include.training.rl.weights_digest import WeightsSeen, weights_digest
 from include.training.scoring import AnswerScorer
 
 
@@ -40,6 +42,10 @@ class Drawing(Protocol):
 
     def weights(self) -> Mapping[str, torch.Tensor]:
         """What the plain causal model learns (`learnt_weights`), exact, by name, at least on the first rank. Every rank calls it."""
+        ...
+
+    def digest(self, ranks: Ranks) -> str:
+        """Names the present weights of what is learnt by their content (`weights_digest`). Every rank calls it."""
         ...
 
     def release(self) -> None:
@@ -83,6 +89,16 @@ class DrawingActor:
         if self._copy is None:
             return learnt_weights(self._engine.module.model)
         return {name.removeprefix(_INNER): value for name, value in self._engine.weights().items()}
+
+    def digest(self, ranks: Ranks) -> str:
+        if self._copy is None or self._slots is None:
+            return weights_digest(learnt_weights(self._engine.module.model), ranks)
+        seen = WeightsSeen(ranks)
+        named = ((name.removeprefix(_INNER), value) for name, value in self._engine.each_weight())
+        passing = seen.passing(named, copied=True)
+        self._slots.fill(((_INNER + name, value) for name, value in passing), copied=True)
+        self._filled = True
+        return seen.digest()
 
     def release(self) -> None:
         if self._slots is not None and self._filled and not self._stays:

@@ -90,7 +90,7 @@ class Collector:
 
     def _actor(self, drawn: Drawn, index: int) -> dict[str, Any]:
         """Which actor wrote an answer: its published version (the iterations behind it), its optimiser steps, and a digest: the policy
-        artifact's of the very first one, else that of the published weights, where a generator draws with them."""
+        artifact's of the very first one; else that of the published file, where a generator draws, or of the trainer's weights."""
         version, updates = drawn.versions[index], drawn.updates[index]
         actor = {"run_key": self.job.spec.key, "attempt": self.job.attempt, "published_version": version, "step": updates}
         digest = drawn.digests.get(version) if updates else self.job.input_digest("policy")

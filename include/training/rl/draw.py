@@ -36,7 +36,8 @@ class DrawSettings:
 class Drawn:
     """One iteration's answers in the order of its prompts, each with the actor version that wrote it and the optimiser steps behind that.
 
-    digests: sha256 of the published weights by version, known to the first rank alone; {} where nothing is published.
+    digests: of the weights by version, known at least to the first rank: of published ones their file's sha256, of the trainer's own
+        `weights_digest`. The policy that nothing has been learnt of yet is named by its artifact, and may be left out.
     dropped: answers that were there and were not used (too old, or too late); made_again: those drawn anew by the trainer itself;
     kept_old: answers past the limit that are kept and weigh less.
     """

@@ -59,6 +59,34 @@ class Look:
         return {f"heldout_{name}": value for name, value in told.items() if value is not None}
 
 
+def unwatched(looks: LookSettings | None, prompts: Sequence[Prompt]) -> str | None:
+    """In words, that nothing watches whether answers get worse while the reward rises; None where something does. `prompts`: learnt from."""
+    if looks is not None or any(prompt.reference is not None for prompt in prompts):
+        return None
+    return (
+        "nothing watches the quality of answers: no training prompt has a reference that a verifier reads, and heldout.every is 0, so guard "
+        "reward_hacking sees nothing. Set ppo.heldout.every, so that validation prompts are answered while the reward rises"
+    )
+
+
+@dataclass
+class BestLook:
+    """The best of all looks at an actor that has learnt: more often right by the verifier, then the higher reward."""
+
+    step: int = 0
+    """Iterations behind it; 0: there was none yet."""
+    verified: float = 0.0
+    reward: float = 0.0
+
+    def see(self, step: int, look: Look) -> bool:
+        """Whether `look`, after `step` iterations, is better than all before it."""
+        seen = (look.verified or 0.0, look.reward)
+        if self.step and seen <= (self.verified, self.reward):
+            return False
+        self.step, self.verified, self.reward = step, *seen
+        return True
+
+
 class HeldOut:
     """Answers and scores the same prompts again and again. It draws no random number and moves no statistics."""
 

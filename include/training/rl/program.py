@@ -9,6 +9,7 @@ advantages, normalisers and guards are those of one rank.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ from include.training.rl.collect import Collected, Collector, batch_figures, che
 from include.training.rl.draw import DrawSettings
 from include.training.rl.guard_limits import BatchFigures, GuardStop
 from include.training.rl.guards import Guards
-from include.training.rl.heldout import HeldOut, Look, LookSettings
+from include.training.rl.heldout import BestLook, HeldOut, Look, LookSettings, unwatched
 from include.training.rl.models import Models
 from include.training.rl.oddness import Oddness, known_accuracies
 from include.training.rl.rewards import RewardScorer, usable_prompts
@@ -67,6 +68,8 @@ class PpoTrainer:
         self.ages = Ages(job.input("policy"), self.settings, source)
         self.oddness = Oddness()
         self.held_out = held_out
+        self.best = BestLook()
+        self.keeps_best = job.settings.integer("keep_best", 0) > 0
 
     def train_step(self, step: int) -> StepResult:
         self._modes(training=False)
@@ -91,7 +94,10 @@ class PpoTrainer:
         figures |= {**(look.figures() if look else {}), **({f"{k}_first": v for k, v in first.figures().items()} if first else {})}
         self._guard(step, figures, look)
         figures["next_kl_coefficient"] = self.kl.update(figures["kl"])
-        return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled))
+        better = look is not None and self.best.see(step + 1, look)
+        if look is not None:
+            figures["heldout_best_step"] = float(self.best.step)
+        return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled), keep=self.keeps_best and better)
 
     def _lesson(self, batch: Collected, plan: Plan) -> tuple[Lesson, dict[str, float]]:
         """Rewards, advantages and returns of a batch, and what is told of them."""
@@ -167,6 +173,7 @@ class PpoTrainer:
             "updates": self.updates,
             "ages": self.ages.state(),
             "oddness": self.oddness.state(),
+            "best_look": asdict(self.best),
             "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
         }
         return Snapshot(groups, state)
@@ -185,6 +192,7 @@ class PpoTrainer:
         self.updates = checkpoint.state["updates"]
         self.ages.load_state(checkpoint.state["ages"])
         self.oddness.load_state(checkpoint.state["oddness"])
+        self.best = BestLook(**checkpoint.state.get("best_look", {}))
 
 
 def _spread(values: torch.Tensor, *, whitened: bool = True) -> float:
@@ -235,6 +243,8 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         portion=job.settings.positive("generation_batch", 64),
     )
     looks = LookSettings.of(job.config)
+    if said := unwatched(looks, prompts):
+        job.warn(said)
     held_out = HeldOut(job, settings, tokenizer, scorer, draws, looks) if looks else None
     with answer_source(job, settings, [ids for _, ids in encoded.values()], draws) as source:
         trainer = PpoTrainer(job, learner, collector, source, pad_id, held_out)
@@ -254,6 +264,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         **{f"rollouts_{k}": v for k, v in counts.items()},
         "kl_coefficient": trainer.kl.coefficient,
         **trainer.ages.totals(),
+        **({"heldout_best_step": float(trainer.best.step)} if held_out else {}),
         **before,
         **after,
         **exported,

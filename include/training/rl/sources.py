@@ -63,7 +63,9 @@ class OwnSource:
 
     def draw(self, step: int, actor: Drawing, updates: int) -> Drawn:
         wanted = [item for portion in self.settings.portions(step, len(self.encoded)) for item in portion]
-        return Drawn([row for row, _ in wanted], self.again(actor, wanted), [step] * len(wanted), [updates] * len(wanted))
+        digests = {step: actor.digest(self.ranks)} if updates else {}
+        rows, answers = [row for row, _ in wanted], self.again(actor, wanted)
+        return Drawn(rows, answers, [step] * len(wanted), [updates] * len(wanted), digests=digests)
 
     def again(self, actor: Drawing, wanted: Sequence[tuple[int, int]]) -> list[Sampled]:
         """The present actor's answers to `wanted` (row, seed); every rank calls it."""
