@@ -307,7 +307,7 @@ def test_a_task_whose_key_another_array_works_on_waits_and_uses_up_no_retry(plan
     array = CatalogReceipts(plane.catalog_url, parts={"0": plan("generate", plane.run(), GIVEN).key})
     array.claim("sha256:" + "a" * 64, OWNER)
     monkeypatch.setattr(type(services.catalog().artifacts), "locate", lambda self, digest, store: "somewhere")
-    claims = lambda self, context, request, owner, nothing_sent: request.store().claim(request.key, owner)  # noqa: E731
+    claims = lambda self, context, request, owner, *_: request.store().claim(request.key, owner)  # noqa: E731
     monkeypatch.setattr(SlurmJobOperator, "_submit", claims)
     task = Task(lambda: ArrayStageOperator(task_id="generate", stage="generate", run=plane.run(), given=GIVEN, pool="default_pool"))
     deferred = task.execute()
