@@ -1,5 +1,6 @@
 """The benchmarks' own arithmetic, and that their code runs: how fast it is cannot be a test."""
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -122,13 +123,21 @@ def test_what_a_seed_did_not_learn_is_named(change: dict, said: str) -> None:
     assert any(said in line for line in lost(replace(_learnt(), **change)))
 
 
-@pytest.mark.timeout(600)
+PARTS = ("sft", "ppo", "checkpoints", "generation")
+
+
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
 def test_the_gpu_benchmark_runs_on_a_cpu_at_a_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:
-    on_gpu(["--device", "cpu", "--tiny", "--ours-alone", "--programs", "sft", "generation", "--peak-tflops", "0.1", "--budget-s", "100000"])
+    on_gpu(["--device", "cpu", "--tiny", "--ours-alone", "--peak-tflops", "0.1", "--budget-s", "100000", "--programs", *PARTS])
     said = capsys.readouterr().out
     row = next(line for line in said.splitlines() if line.startswith("| sft | ours |"))
     assert float(row.split("|")[6].strip().removesuffix("%")) > 0
+    drawn = next(line for line in said.splitlines() if line.startswith("| ppo, an iteration | ours |"))
+    assert float(drawn.split("|")[5].replace(",", "")) > 0
+    stood_still = re.search(r"^checkpoint every 4 updates of .* s, ours: .* for ([0-9.]+)% of the time, ([0-9.]+) s a save$", said, re.M)
+    assert stood_still is not None
+    assert float(stood_still[2]) > 0
     assert any(line.startswith("generate_batch ") for line in said.splitlines())
 
 
