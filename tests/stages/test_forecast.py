@@ -48,7 +48,9 @@ def test_time_memory_and_checkpoint_are_those_of_the_sites_device() -> None:
     text = "\n".join(made.lines())
     assert "of 20 GB a device: weights 4, gradients 4, moments 8" in text
     assert "12 GB, 120 s at 100 MB/s" in text
-    assert made.warnings() == []
+    (warning,) = made.warnings()  # a save takes as long as half of the work
+    assert "stand still" in warning
+    assert "2% is usual" in warning
     made.check()
 
 
@@ -72,7 +74,7 @@ def test_offload_and_sharding_make_it_fit() -> None:
 
 def test_a_nodes_memory_counts_every_process_and_the_checkpoint() -> None:
     made = of(changed(sft={"job": JOB | {"tasks": 8, "gpus": 8}, "zero_stage": 3, "save_in_background": True}))
-    assert made.cost.host_gb == pytest.approx(8 * (0.9 + 4) + 24)
+    assert made.cost.host_gb == pytest.approx(8 * (0.9 + 4) + 12)  # what is gathered is written as it is, without a copy
     few = changed(sft={"job": JOB | {"tasks": 8, "gpus": 8, "memory_gb": 32}, "zero_stage": 3})
     assert any("job.memory_gb asks for 32" in warning for warning in of(few).warnings())
 
