@@ -48,7 +48,7 @@ def test_time_memory_and_checkpoint_are_those_of_the_sites_device() -> None:
     text = "\n".join(made.lines())
     assert "of 20 GB a device: weights 4, gradients 4, moments 8" in text
     assert "12 GB, 120 s at 100 MB/s" in text
-    (warning,) = made.warnings()  # a save takes as long as half of the work
+    (warning,) = made.warnings()  # a save takes as long as the work itself
     assert "stand still" in warning
     assert "2% is usual" in warning
     made.check()
