@@ -1,7 +1,7 @@
 """Gates that could not decide, whatever is trained, are refused before anything is computed."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from include.domain.records import SuiteItem
@@ -56,12 +56,8 @@ def _require_panel(found: Recipe, gates: "GateSet") -> None:
             if asking
             else f"{where} have none that reads human_win_rate, and the recipe has a `human_pairwise` panel: nobody would read what it says"
         )
-    if panel is not None and panel.human_tasks:
-        for gate in asking:
-            if gate.min_n > panel.human_tasks:
-                raise FlowError(
-                    f"{where}: gate {gate.name} needs {gate.min_n} items (min_n), and human_pairwise.human_tasks gives {panel.human_tasks}"
-                )
+    if panel is not None:
+        _require_enough(where, asking, "human_pairwise.human_tasks", panel.human_tasks)
 
 
 def _require_judge(found: Recipe, gates: "GateSet") -> None:
@@ -86,8 +82,13 @@ def _require_judge(found: Recipe, gates: "GateSet") -> None:
             f"{where}: people compare nothing that the judge does, so nobody could know what its word is worth: let a gate on human_win_rate "
             f"name a suite and a baseline of {asking[0].name}"
         )
-    if small := [gate for gate in asking if named.items and gate.min_n > named.items]:
-        raise FlowError(f"{where}: gate {small[0].name} needs {small[0].min_n} items (min_n), and model_judge.items gives {named.items}")
+    _require_enough(where, asking, "model_judge.items", named.items)
+
+
+def _require_enough(where: str, asking: "Sequence[GatePolicy]", setting: str, gives: int) -> None:
+    """`gives`: how many items are asked about; 0 is all of them."""
+    if small := [gate for gate in asking if gives and gate.min_n > gives]:
+        raise FlowError(f"{where}: gate {small[0].name} needs {small[0].min_n} items (min_n), and {setting} gives {gives}")
 
 
 def _looked_at(gate: "GatePolicy") -> bool:

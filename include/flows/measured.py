@@ -1,4 +1,4 @@
-"""What a committed evaluation gave, and the gates that read it."""
+"""What a committed run gave, as the catalog knows it, and the gates that read an evaluation."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,6 +8,7 @@ from include.flows.errors import FlowError
 from include.settings.catalogue import recipe, versioned
 
 if TYPE_CHECKING:
+    from include.domain.manifest import Manifest
     from include.gates.policies import GateSet
     from include.stores.catalog.runs import Output
 
@@ -37,13 +38,23 @@ def committed_file(key: str, output: str, file: str) -> dict[str, Any]:
         FlowError: the run is not committed, or the catalog has not what it gave.
         IntegrityError: these are other bytes.
     """
-    out, store = outputs_of(key)[output], services.store()
+    (path, manifest), store = committed(key, output), services.store()
+    store.verify_small(path, manifest, limit_bytes=512 << 20)
+    found: dict[str, Any] = store.read_json(f"{path}/{file}")
+    return found
+
+
+def committed(key: str, output: str) -> "tuple[str, Manifest]":
+    """Where an output of a committed run lies in the store, and what it must be by the catalog.
+
+    Raises:
+        FlowError: the run is not committed, or the catalog has not what it gave.
+    """
+    out = outputs_of(key)[output]
     known = services.catalog().artifacts.get(out.digest)
     if known is None:
         raise FlowError(f"{output} of {key} are {out.digest}, which the catalog does not know")
-    store.verify_small(out.path, known.manifest, limit_bytes=512 << 20)
-    found: dict[str, Any] = store.read_json(f"{out.path}/{file}")
-    return found
+    return out.path, known.manifest
 
 
 def outputs_of(key: str) -> Mapping[str, "Output"]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from include.flows import services
 from include.flows.errors import FlowError
 from include.flows.evidence import fallback_words
+from include.flows.measured import committed
 from include.settings.catalogue import recipe
 from include.settings.errors import SettingsError
 
@@ -36,7 +37,7 @@ def entry_of(dossier: "Dossier", key: str) -> "ModelEntry":
         weights_uri=f"{store.uri}/{out.path}",
         run_id=services.registry().log_run(_stage_log(key, done)),
         card=papers.card,
-        manifest=store.outputs(key, done.attempt)["policy"].to_json(),
+        manifest=committed(key, "policy")[1].to_json(),
         config=recipe(_recipe_name(dossier)).model_dump(mode="json"),
         gates=papers.gates,
         tags={"stage": "policy", "stage_key": key, "recipe": dossier.body["recipe"], **tags_of(dossier)},

@@ -4,10 +4,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from include.domain.canonical import digest
+from include.domain.canonical import digest, hex_of
 from include.domain.records import Candidate, Prompt, Rubric
 from include.flows import services
 from include.flows.errors import FlowError
+from include.flows.measured import committed
 from include.settings.annotation import AnnotationSettings
 from include.settings.catalogue import recipe, rubric
 from include.stages.refs import DatasetRef
@@ -47,18 +48,13 @@ def prompts_of(ref: Json) -> dict[str, Prompt]:
 
 def candidates_of(result: Json) -> list[Candidate]:
     """The candidate set of a generation run, in its own order."""
-    import pyarrow.parquet as pq
-
-    store = services.store()
-    done = services.catalog().runs.committed(result["key"])
-    if done is None:
-        raise FlowError(f"{result['key']} is not committed")
-    out = done.outputs["candidates"]
-    manifest = store.outputs(result["key"], done.attempt)["candidates"]
-    local = services.work_dir() / "candidates" / out.digest.removeprefix("sha256:")
-    store.fetch_folder(out.path, local, manifest)
     import json
 
+    import pyarrow.parquet as pq
+
+    path, manifest = committed(result["key"], "candidates")
+    local = services.work_dir() / "candidates" / hex_of(manifest.digest)
+    services.store().fetch_folder(path, local, manifest)
     return [Candidate.from_json(json.loads(text)) for text in pq.read_table(local / "candidates.parquet").column("record").to_pylist()]
 
 

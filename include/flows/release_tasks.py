@@ -8,6 +8,7 @@ from include.flows import services
 from include.flows.benches import model
 from include.flows.errors import FlowError, Rejected
 from include.flows.evidence import evidence, question
+from include.flows.measured import committed_file
 from include.settings.catalogue import recipe
 
 if TYPE_CHECKING:
@@ -118,14 +119,7 @@ def promote(run: Json, wanted: Json, gates: Json, datasets: Json, dossier_ref: J
 
 def observations_of(result: Json) -> dict[str, Any]:
     """observations.json of a committed shadow run."""
-    store = services.store()
-    done = services.catalog().runs.committed(result["key"])
-    if done is None:
-        raise FlowError(f"{result['key']} is not committed")
-    out = done.outputs["observations"]
-    store.verify_small(out.path, store.outputs(result["key"], done.attempt)["observations"], limit_bytes=64 << 20)
-    found: dict[str, Any] = store.read_json(f"{out.path}/observations.json")
-    return found
+    return committed_file(result["key"], "observations", "observations.json")
 
 
 def candidate_digest(run: Json, policy: Json) -> str:

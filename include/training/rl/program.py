@@ -233,15 +233,7 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
     check_same_sequence({name: _probe(job, name, prompts[0]) for name in ("policy", "reference", *(m.name for m in members))})
     before = _answers(job, actor, tokenizer, "before")
     learner = models.learner(job, settings, make_engine)
-    draws = DrawSettings(
-        seed=job.seed,
-        prompts_per_iteration=settings.prompts_per_iteration,
-        temperature=settings.temperature,
-        max_new_tokens=settings.max_new_tokens,
-        precision=settings.precision,
-        stop_ids=tuple(sorted(eos_ids(tokenizer))),
-        portion=job.settings.positive("generation_batch", 64),
-    )
+    draws = _draws(job, settings, tokenizer)
     looks = LookSettings.of(job.config)
     if said := unwatched(looks, prompts):
         job.warn(said)
@@ -270,6 +262,18 @@ def train_ppo(job: Job, make_engine: MakeActorEngine) -> None:
         **exported,
     }
     job.complete({**metrics, **usable.metrics(), **texts}, {"rollouts": counts}, outcome.stop_reason)
+
+
+def _draws(job: Job, settings: PpoSettings, tokenizer: Any) -> DrawSettings:
+    return DrawSettings(
+        seed=job.seed,
+        prompts_per_iteration=settings.prompts_per_iteration,
+        temperature=settings.temperature,
+        max_new_tokens=settings.max_new_tokens,
+        precision=settings.precision,
+        stop_ids=tuple(sorted(eos_ids(tokenizer))),
+        portion=job.settings.positive("generation_batch", 64),
+    )
 
 
 def _prompts(job: Job) -> list[Prompt]:
