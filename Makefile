@@ -39,7 +39,7 @@ clean: ## Stop, then remove runs, databases and passwords; ALL=1: environments a
 test: check ## Set up what is needed, then all checks and all tests
 	$(VENV)/python -m pytest -m 'not slow' $(PYTEST)
 
-test-all: check ## The same, and the slow end-to-end tests
+test-all: check ## The same, and the slow tests
 	$(VENV)/python -m pytest $(PYTEST)
 
 unit: ## The tests that need no service

@@ -1,5 +1,6 @@
 """The HTTP API, version 1."""
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -9,6 +10,7 @@ from include.annotation.assignment import Desk, next_task
 from include.annotation.batches import Order, close_batch, create_batch
 from include.annotation.erasing import erase_prompts
 from include.annotation.errors import NotFound
+from include.annotation.interval import labels_between
 from include.annotation.labels import Submission, own_task, previous_task, submit
 from include.annotation.progress import all_progress, progress
 from include.annotation.requests import BatchIn, ErasureIn, LabelIn, WithdrawalIn
@@ -76,6 +78,18 @@ def post_label(task_id: str, body: LabelIn, caller: Labeller, service: Running, 
     label, created = submit(service.database, Submission(caller.annotator, task_id, body, service.clock()))
     response.status_code = 201 if created else 200
     return label
+
+
+@router.get("/labels")
+def get_labels_between(
+    caller: Pipeline,
+    service: Running,
+    since: datetime,
+    until: datetime,
+    after: str | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 500,
+) -> dict[str, Any]:
+    return labels_between(service.database, since, until, service.clock(), after, limit)
 
 
 @router.post("/labels/{label_id}/withdraw", status_code=201)

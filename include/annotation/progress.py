@@ -12,7 +12,7 @@ from include.annotation.batches import HUMAN, VERIFIER, find_batch
 from include.annotation.database import Database
 from include.annotation.snapshot import standing
 from include.annotation.tables import batches, displays, labels, tasks, withdrawals
-from include.domain.agreement import cohen_kappa, krippendorff_alpha, one_sided, wilson
+from include.domain.agreement import cohen_kappa, falls_short, krippendorff_alpha, one_sided, wilson
 from include.domain.records import VERDICTS
 
 Labels = Sequence[Mapping[str, Any]]
@@ -203,6 +203,6 @@ def _review(batch: Row[Any], gold: Mapping[str, Any] | None) -> dict[str, Any] |
     below = [
         who
         for who, count in counts.items()
-        if count["labels"] >= asked["min_gold_labels"] and count["right"] < asked["min_gold_accuracy"] * count["labels"]
+        if falls_short(count["right"], count["labels"], asked["min_gold_accuracy"], asked["min_gold_labels"])
     ]
     return {**asked, "annotators": below}

@@ -97,6 +97,7 @@ labels = Table(
     Column("supersedes", String(64), ForeignKey("labels.label_id"), unique=True),
     UniqueConstraint("batch_id", "mark", name="labels_one_a_mark"),
     Index("labels_of_a_task", "task_id", "annotator_id"),
+    Index("labels_by_time", "created_at", "label_id"),
     Index(
         "labels_first_of_an_annotator",
         "task_id",

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from include.cli.command import REFS, command, open_catalog
@@ -9,6 +10,7 @@ from include.domain.errors import AlignmentError
 
 if TYPE_CHECKING:
     from include.stores.catalog import Catalog
+    from include.stores.catalog.audits import AuditRow
 
 
 def add_to(commands: Any) -> None:
@@ -22,6 +24,17 @@ def add_to(commands: Any) -> None:
     command(
         commands, "ledger", _ledger, "checks the ledger's chain and shows the history of a name", ("name", "registered name"), optional=True
     )
+    audit = command(
+        commands,
+        "audit",
+        _audit,
+        "what the labels of a week said of annotators and rubrics; the newest, unless one is named",
+        ("digest", "a report's digest"),
+        optional=True,
+        json_too=True,
+    )
+    audit.add_argument("--week", metavar="2026-W10", help="the week by its ISO number")
+    audit.add_argument("--list", action="store_true", help="which there are, the latest interval first")
     command(commands, "runs", _runs, "stage runs by key, newest first", ("stage", "one stage only"), optional=True)
 
 
@@ -96,6 +109,34 @@ def _ledger(options: argparse.Namespace) -> int:
 def _short(payload: Any) -> str:
     wanted = {k: v for k, v in payload.items() if k in ("deployment", "person", "comment", "account", "why", "reason", "ref")}
     return "  ".join(f"{k}={str(v)[:40]}" for k, v in wanted.items())
+
+
+def _audit(options: argparse.Namespace) -> int:
+    from include.data.audit_text import audit_text
+
+    found = _audits(options)
+    if not found:
+        raise AlignmentError("no audit is in the catalog" + (f" of week {options.week}" if options.week else "") + ": run audit_annotation")
+    if options.list:
+        for row in found:
+            print(f"{row.since}  {row.until}  {row.status:<20} {row.digest}  {'all rubrics' if row.rubric is None else ascii(row.rubric)}")
+        return 0
+    row = found[0]
+    print(
+        json.dumps(dict(row.body), indent=1, ensure_ascii=False)
+        if options.json
+        else f"{audit_text(row.body)}\nReport {row.digest}, written by {row.writer}"
+    )
+    if len(found) > 1 and options.week:
+        print("Also of this week: " + ", ".join(other.digest for other in found[1:]), file=sys.stderr)
+    return 0
+
+
+def _audits(options: argparse.Namespace) -> "list[AuditRow]":
+    audits = open_catalog().audits
+    if options.digest:
+        return [audits.get(options.digest)]
+    return audits.of_week(options.week) if options.week else audits.newest()
 
 
 def _runs(options: argparse.Namespace) -> int:

@@ -50,6 +50,14 @@ def released() -> list[dict[str, Any]]:
     return releases(catalog())
 
 
+@router.get("/audits", dependencies=[rights.DECISIONS])
+def audits(week: str | None = None) -> list[dict[str, Any]]:
+    """Audits of annotation, the latest interval first; `week`: of that ISO week, such as 2026-W10."""
+    found = catalog().audits
+    rows = found.newest() if week is None else found.of_week(week)
+    return [{"digest": row.digest, "writer": row.writer, "report": dict(row.body)} for row in rows]
+
+
 @router.get("/ledger", dependencies=[rights.DECISIONS])
 def ledger(name: str | None = None) -> dict[str, Any]:
     """The ledger's rows, and whether each fits the one before."""

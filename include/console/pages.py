@@ -10,6 +10,7 @@ from fastapi.responses import FileResponse, HTMLResponse
 from fastapi.templating import Jinja2Templates
 
 from include.console import rights
+from include.console.audit_marks import audit_marks
 from include.console.errors import status_of
 from include.console.reading import catalog, has_pages, ledger_rows, releases, validation_file
 from include.domain.errors import AlignmentError
@@ -114,6 +115,18 @@ def deployment(request: Request, digest: str) -> HTMLResponse:
 @router.get("/ledger", dependencies=[rights.DECISIONS])
 def ledger(request: Request, name: str | None = None) -> HTMLResponse:
     return _page(request, "ledger.html", name=name, **ledger_rows(catalog(), name))
+
+
+@router.get("/audits", dependencies=[rights.DECISIONS])
+def audits(request: Request, digest: str = "") -> HTMLResponse:
+    """The latest audit of annotation, or the one of this digest, and which others there are."""
+    from include.data.audit_text import audit_text, plain
+
+    found = catalog().audits
+    rows = found.newest()
+    row = found.get(digest) if digest else rows[0] if rows else None
+    text = audit_text(row.body) if row else ""
+    return _page(request, "audits.html", row=row, rows=rows, text=text, drawn=audit_marks(row.body) if row else [], shown=plain)
 
 
 @router.get("/validation/{name}/", dependencies=[rights.VALUES])

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from include.data.errors import DataError
+from include.domain.agreement import strict_majority
 from include.domain.records import Label, record_digest
 
 POLICY = "majority@1"
@@ -99,9 +100,8 @@ def _decide(key: tuple[str, str, str], labels: Sequence[Label]) -> Decision | st
     judged = [label for label in counted if label.verdict != "cannot_judge"]
     if not judged:
         return "cannot_judge"
-    votes = Counter(label.chosen_candidate_id or label.verdict for label in judged)
-    winner, most = max(votes.items(), key=lambda item: (item[1], item[0]))
-    if 2 * most <= len(judged):
+    winner = strict_majority([label.chosen_candidate_id or label.verdict for label in judged])
+    if winner is None:
         return "no_majority"
     if winner in ("tie", "both_bad"):
         return winner

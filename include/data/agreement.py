@@ -12,6 +12,7 @@ from include.domain.records import Label
 RUBRIC_KAPPA = 0.6
 """Cohen's kappa below which the rubric is reviewed."""
 _FLIPPED = {"A": "B", "B": "A"}
+Unit = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,26 @@ class Agreement:
 
 def agreement_of(labels: Sequence[Label]) -> Agreement:
     """Figures over standing labels (see `aggregate.standing`); `cannot_judge` is no judgement."""
-    units: dict[tuple[str, str, str], dict[str, str]] = defaultdict(dict)
-    for label in sorted(labels, key=lambda label: (label.created_at, label.label_id)):
-        if label.verdict != "cannot_judge":
-            first, second = sorted((label.candidate_a_id, label.candidate_b_id))
-            units[label.prompt_id, first, second][label.annotator_id] = _category(label, first)
+    units = {unit: {who: category(label) for who, label in said.items()} for unit, said in judged(labels).items()}
     return _figures(units, labels)
 
 
-def _category(label: Label, first: str) -> str:
-    """A and B mean the first and second candidate by id, whichever way round the task had them."""
-    return label.verdict if label.candidate_a_id == first else _FLIPPED.get(label.verdict, label.verdict)
+def judged(labels: Sequence[Label]) -> dict[Unit, dict[str, Label]]:
+    """Of each comparison (the prompt, and its two candidates by id) what each annotator judged last; `cannot_judge` is no judgement."""
+    units: dict[Unit, dict[str, Label]] = defaultdict(dict)
+    for label in sorted(labels, key=lambda label: (label.created_at, label.label_id)):
+        if label.verdict != "cannot_judge":
+            first, second = sorted((label.candidate_a_id, label.candidate_b_id))
+            units[label.prompt_id, first, second][label.annotator_id] = label
+    return dict(units)
 
 
-def _figures(units: Mapping[tuple[str, str, str], Mapping[str, str]], labels: Sequence[Label]) -> Agreement:
+def category(label: Label) -> str:
+    """The verdict, where A and B mean the first and second candidate by id, whichever way round the task had them."""
+    return label.verdict if label.candidate_a_id <= label.candidate_b_id else _FLIPPED.get(label.verdict, label.verdict)
+
+
+def _figures(units: Mapping[Unit, Mapping[str, str]], labels: Sequence[Label]) -> Agreement:
     shared: dict[tuple[str, str], list[tuple[Hashable, Hashable]]] = defaultdict(list)
     for said in units.values():
         for one, other in combinations(sorted(said), 2):

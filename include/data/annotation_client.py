@@ -7,6 +7,7 @@ their key, labels and withdrawals because the same again writes nothing), so tha
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
@@ -119,6 +120,22 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class CollectedLabel:
+    """A label with what an audit needs beside it. gold: the verdict that is right, None of ordinary work. characters: of answer A and B."""
+
+    label: Label
+    purpose: str
+    gold: str | None
+    characters: tuple[int, int]
+    shown_at: str
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "CollectedLabel":
+        a, b = value["characters"]
+        return cls(Label.from_json(value["label"]), value["purpose"], value["gold"], (a, b), value["shown_at"])
+
+
+@dataclass(frozen=True)
 class Judgement:
     """What an annotator says about a task: left, right, tie, both_bad or cannot_judge."""
 
@@ -188,6 +205,21 @@ class AnnotationClient:
         if found != answer["digest"]:
             raise IntegrityError(f"snapshot of {batch_id} at mark {answer['mark']}: its labels give {found}, it says {answer['digest']}")
         return Snapshot(batch_id, answer["purpose"], answer["rubric_version"], answer["mark"], found, labels)
+
+    def labels_between(self, since: datetime, until: datetime) -> list[CollectedLabel]:
+        """Of all batches the labels given from `since` until before `until`, as they stood then, oldest first.
+
+        Raises AnnotationRefused: the interval is not over yet.
+        """
+        asked = {"since": since.astimezone(UTC).isoformat(), "until": until.astimezone(UTC).isoformat()}
+        found: list[CollectedLabel] = []
+        after: str | None = None
+        while True:
+            page = self._ask("GET", "/v1/labels", params=asked if after is None else {**asked, "after": after})
+            found += [CollectedLabel.from_json(item) for item in page["labels"]]
+            after = page["next"]
+            if after is None:
+                return found
 
     def withdraw(self, label_id: str, reason: str) -> dict[str, Any]:
         """Takes a label out of all later snapshots; returns the event {label_id, batch_id, mark, reason, withdrawn_at}."""

@@ -6,11 +6,13 @@ not-null are in every suite here, an expectation that looked at nothing is a fai
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from include.data.errors import DataError
 from include.data.expectations import Expect, Own, Table
+from include.data.regex_time import stands_still
 from include.data.report import Check, ValidationOutcome, outcome_of
 
 _SITE = "report"
@@ -54,9 +56,10 @@ def _site(docs: Path) -> dict[str, Any]:
 def _run(gx: Any, context: Any, source: Any, table: Table) -> Iterator[Check]:
     import pandas as pd
 
+    slow = {number: words for number, own in enumerate(table.own) if (words := _too_slow(table, own))}
     frame = pd.DataFrame({name: pd.Series(list(values), dtype=object) for name, values in table.columns.items()})
     batch = source.add_dataframe_asset(table.name).add_batch_definition_whole_dataframe("all")
-    suite = context.suites.add(gx.ExpectationSuite(name=table.name, expectations=list(_expectations(gx, table))))
+    suite = context.suites.add(gx.ExpectationSuite(name=table.name, expectations=list(_expectations(gx, table, slow))))
     definition = context.validation_definitions.add(gx.ValidationDefinition(name=table.name, data=batch, suite=suite))
     checkpoint = context.checkpoints.add(
         gx.Checkpoint(name=table.name, validation_definitions=[definition], actions=[], result_format={"result_format": "SUMMARY"})
@@ -66,14 +69,41 @@ def _run(gx: Any, context: Any, source: Any, table: Table) -> Iterator[Check]:
     if len(results) != len(suite.expectations):
         said = f"{len(suite.expectations)} expectations were asked for, {len(results)} results came"
         yield Check(table.name, "nothing evaluated", None, ValidationOutcome.FAILED, 0, said)
+    for number, words in slow.items():
+        own = table.own[number]
+        yield Check(table.name, own.kind, own.columns[0], ValidationOutcome.COULD_NOT_CHECK, 0, words + _why(own))
     for result in results:
         yield _check(table, result)
 
 
-def _expectations(gx: Any, table: Table) -> Iterator[Any]:
+def _too_slow(table: Table, own: Own) -> str:
+    """That a regular expression stands still on a row, in words: the library would search with it in this very process. Empty where none does."""
+    regex, values = own.arguments.get("regex"), table.columns.get(own.columns[0])
+    if regex is None or values is None:
+        return ""
+    rows = [at for at, value in enumerate(values) if value is not None]
+    try:
+        stood = stands_still(regex, [str(values[at]) for at in rows])
+    except DataError as error:
+        return f"regular expression {regex!r:.120} could not be tried: {error}"
+    if stood is None:
+        return ""
+    row = table.columns.get("row", range(table.rows))[rows[stood.row]]
+    return (
+        f"regular expression {regex!r:.120} took longer than {stood.seconds:g} s, and stood at row {row} ({stood.row + 1} of {len(rows)}): "
+        "write it without a repetition within a repetition"
+    )
+
+
+def _why(own: Own) -> str:
+    return f" ({own.why})" if own.why else ""
+
+
+def _expectations(gx: Any, table: Table, left_out: Collection[int]) -> Iterator[Any]:
     yield gx.expectations.ExpectTableRowCountToBeBetween(min_value=table.min_rows)
     for number, own in enumerate(table.own):
-        yield _own_expectation(gx, own, number)
+        if number not in left_out:
+            yield _own_expectation(gx, own, number)
     for column in table.columns if not table.own else ():
         yield _expectation(gx, Expect("not_null", column, {}))
     for expect in table.expected:
@@ -94,7 +124,7 @@ def _own_expectation(gx: Any, own: Own, number: int) -> Any:
 def _check_own(table: Table, own: Own, result: Any) -> Check:
     """As `_check`, for any kind: what was looked at is counted here, as kinds that look at a whole column do not say it."""
     column = ", ".join(own.columns)
-    why = f" ({own.why})" if own.why else ""
+    why = _why(own)
     if raised := _raised(result.exception_info):
         return Check(table.name, own.kind, column, ValidationOutcome.COULD_NOT_CHECK, 0, raised + why)
     values = zip(*(table.columns[name] for name in own.columns), strict=True)

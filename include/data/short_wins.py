@@ -10,7 +10,12 @@ CONTRAST = 2 / 3
 
 def short_beside(first: str, second: str) -> bool:
     """Whether one of two answers is short beside the other; two empty ones are not."""
-    return min(len(first), len(second)) <= CONTRAST * max(len(first), len(second)) and first != second
+    return short_by_length(len(first), len(second))
+
+
+def short_by_length(first: int, second: int) -> bool:
+    """The same of two answers of so many characters."""
+    return min(first, second) <= CONTRAST * max(first, second) and first != second
 
 
 @dataclass(frozen=True)

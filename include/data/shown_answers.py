@@ -92,6 +92,11 @@ def shown_texts(prompt: Prompt, texts: Sequence[str], settings: PiiSettings) -> 
     return (None if set(masker.seen) & set(settings.refuse) else seen), dict(masker.seen)
 
 
+def why_not_shown(seen: Collection[str], settings: PiiSettings) -> str:
+    """Of answers that `shown_texts` keeps back, with the kinds it has `seen`: the refused ones, or that they were not scanned."""
+    return ", ".join(sorted(set(seen) & set(settings.refuse))) or TOO_LONG
+
+
 def _one(answer: Candidate, masker: Masker, settings: PiiSettings) -> tuple[Candidate, str]:
     """The answer as it is shown, and why it is not."""
     if any(len(text) > settings.max_characters for text in _strings([answer.response_text, list(answer.tool_calls or ())])):

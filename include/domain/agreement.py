@@ -4,8 +4,8 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 
-Z_99 = 2.5758293035489004
-"""The normal quantile of a two-sided 99 % interval."""
+Z_95, Z_99 = 1.959963984540054, 2.5758293035489004
+"""The normal quantiles of two-sided 95 % and 99 % intervals."""
 
 
 def raw_agreement(pairs: Sequence[tuple[Hashable, Hashable]]) -> float | None:
@@ -59,6 +59,17 @@ def wilson(successes: int, trials: int, z: float = Z_99) -> tuple[float, float]:
     share, square = successes / trials, z * z / trials
     middle, half = share + square / 2, z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
     return (middle - half) / (1 + square), (middle + half) / (1 + square)
+
+
+def strict_majority(votes: Sequence[str]) -> str | None:
+    """What more than half of the votes say; None where nothing has so many, or nobody voted."""
+    winner, most = max(Counter(votes).items(), key=lambda item: (item[1], item[0]), default=("", 0))
+    return winner if 2 * most > len(votes) else None
+
+
+def falls_short(part: int, of: int, least_share: float, least_of: int) -> bool:
+    """Whether a share lies below what is asked for, once there are enough to judge by."""
+    return of >= least_of and part < least_share * of
 
 
 def one_sided(interval: tuple[float, float] | None) -> bool:

@@ -102,20 +102,27 @@ def build_manifest(kind: str, folder: Path, meta: Mapping[str, Any] | None = Non
         if path.is_symlink():
             raise IntegrityError(f"{path} is a link: an artifact holds plain files only")
         if path.is_file() and name not in left_out:
-            entries.append(FileEntry(name, path.stat().st_size, sha256_file(path)))
+            entries.append(file_entry(folder, name))
     return Manifest(kind, tuple(entries), meta or {})
 
 
-def verify_files(manifest: Manifest, folder: Path, *, hashes: bool = True) -> None:
+def file_entry(folder: Path, name: str) -> FileEntry:
+    """Size and hash of one file below `folder`."""
+    path = folder / name
+    return FileEntry(name, path.stat().st_size, sha256_file(path))
+
+
+def verify_files(manifest: Manifest, folder: Path, *, hashes: bool = True, only: Iterable[FileEntry] | None = None) -> None:
     """Compares the files below `folder` with `manifest`.
 
     Args:
         hashes: False compares sizes only (what a control plane that never opens checkpoints does).
+        only: these of its files; None: all.
 
     Raises:
         IntegrityError: naming the first file that is missing, of another size, or of other bytes.
     """
-    for entry in sorted(manifest.files):
+    for entry in sorted(manifest.files if only is None else only):
         path = folder / entry.path
         if not path.is_file():
             raise IntegrityError(f"{path} is missing (manifest {manifest.digest})")

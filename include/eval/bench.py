@@ -122,6 +122,7 @@ class Bench:
         return self.tokenizers.of_role(self.roles[deployment.digest])
 
     def _in_the_runs_tokens(self, deployment: Deployment, written: list[Answer]) -> list[Answer]:
+        """The answers, counted in the tokens that all deployments are compared in: lengths, and what is paid for a token."""
         if deployment.tokenizer == self.evaluation.tokenizer:
             return written
         return told_again(written, self.tokenizers.of_run(dict(self.evaluation.deployments)))
@@ -157,7 +158,7 @@ class Bench:
         sampling = sampling_of(deployment.generation_settings(self.evaluation.generation), "generation")
         engine = self._engine(deployment)
         engines.callback(engine.close)
-        return Served(engine, sampling)
+        return Served(engine, sampling, lambda written: len(self._in_the_runs_tokens(deployment, [written])[0].tokens))
 
     def capture(self) -> bytes:
         return self.findings.to_bytes()

@@ -80,19 +80,34 @@ def pairs_of(job: Job) -> list[Pair]:
     answers = json.loads((job.input("answers") / ANSWERS_FILE).read_bytes())
     if answers.get("schema") != ANSWERS_SCHEMA:
         raise EvaluationError(f"input answers has schema {answers.get('schema')!r}, expected {ANSWERS_SCHEMA!r}")
-    written = {(one["suite"], one["deployment"]): one["texts"] for one in answers["answers"]}
+    written = {(one["suite"], one["deployment"]): _one_each(answers, one) for one in answers["answers"]}
     most, found = job.config.integer("items", 0) or None, []
     for asked in job.config.values["pairs"]:
         suite = asked["suite"]
         prompts = _prompts(job, suite)
         ours, theirs = written[suite, asked["candidate"]], written[suite, asked["against"]]
-        items = answers["suites"][suite]["items"][:most]
+        items = answers["suites"][suite]["items"]
         found += [
             Pair(suite, asked["against"], item, prompts[item["prompt_id"]], own, other)
-            for item, own, other in zip(items, ours, theirs, strict=False)
+            for item, own, other in list(zip(items, ours, theirs, strict=True))[:most]
             if own != other and item["id"] not in asked.get("kept_back", ())
         ]
     return found
+
+
+def _one_each(answers: Mapping[str, Any], of: Mapping[str, Any]) -> list[str]:
+    """A deployment's answers on a suite.
+
+    Raises:
+        EvaluationError: they are not one for each item, so nobody knows which belongs to which.
+    """
+    texts: list[str] = of["texts"]
+    items = len(answers["suites"][of["suite"]]["items"])
+    if len(texts) != items:
+        raise EvaluationError(
+            f"input answers has {len(texts)} answers of {of['deployment']} on suite {of['suite']}, which has {items} items"
+        )
+    return texts
 
 
 def _prompts(job: Job, suite: str) -> dict[str, Prompt]:

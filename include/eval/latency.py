@@ -18,17 +18,23 @@ from include.eval.models import device, device_name
 from include.runtime.generation import Sampling
 
 
+def own_length(written: Answer) -> int:
+    """An answer's length in the tokens it was written in."""
+    return len(written.tokens)
+
+
 @dataclass(frozen=True)
 class Served:
-    """A deployment ready to answer."""
+    """A deployment ready to answer. length: of its answers, in the tokens that all deployments are compared in."""
 
     engine: Engine
     sampling: Sampling
+    length: Callable[[Answer], int] = own_length
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One request: how long the whole answer took, and how many tokens it has."""
+    """One request: how long the whole answer took, and how many tokens it has by `Served.length`."""
 
     id: str
     seconds: float
@@ -71,7 +77,7 @@ def side_by_side(
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
             written, seconds = ask(served[name], request[name], seed)
-            samples[name].append(Sample(request[name].id, seconds, len(written.tokens), written.finish_reason))
+            samples[name].append(Sample(request[name].id, seconds, served[name].length(written), written.finish_reason))
     return samples
 
 

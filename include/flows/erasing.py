@@ -29,7 +29,7 @@ FILES_WITH_TEXTS = ("findings.json", "log_probs.parquet")
 """Of other artifacts, those with such a file: a part of an evaluation hands its answers on; log-probabilities tell of each token of one."""
 LEARNT = ("model", "adapter", "reward_model", "quantised")
 STAGES_WITH_TEXTS = ("generate", "ppo", "evaluate", "shadow")
-"""Their attempts keep answers, in checkpoints and parts, until they are done."""
+"""Their attempts keep answers, in checkpoints and parts, until they are done. A model judge's runs are of the stage `evaluate`."""
 SCRATCH = ("build", "pairs")
 SCRATCH_IN_USE_S = 24 * 3600.0
 """Younger scratch may be a build that is at work."""

@@ -18,6 +18,14 @@ class RubricInDoubt(NoAnswer):
     """Annotators agree too little beyond chance: the rubric is reviewed before anybody labels by it again."""
 
 
+class NoInterval(FlowError, AirflowFailException):
+    """What a run was asked to look at is no span of time that is over: no retry helps."""
+
+
+class ToBeReviewed(FlowError, AirflowFailException):
+    """An audit has crossed a threshold: a person looks at the work, or at the rubric. No retry helps."""
+
+
 class Rejected(FlowError, AirflowFailException):
     """A person said no, or a gate did. `reason`: in the named words, with what is meant."""
 

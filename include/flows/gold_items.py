@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from include.domain.agreement import falls_short
 from include.domain.canonical import digest
 from include.domain.records import Label
 
@@ -59,8 +60,7 @@ def held_for_review(progress: Json, wanted: "AnnotationSettings") -> dict[str, d
         who: dict(count)
         for who, count in sorted(counts.items())
         if who not in wanted.gold_reviewed
-        and count["labels"] >= wanted.min_gold_labels
-        and count["right"] < wanted.min_gold_accuracy * count["labels"]
+        and falls_short(count["right"], count["labels"], wanted.min_gold_accuracy, wanted.min_gold_labels)
     }
 
 

@@ -1,6 +1,7 @@
 """What a committed run gave, as the catalog knows it, and the gates that read an evaluation."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from include.flows import services
@@ -70,7 +71,9 @@ def outputs_of(key: str) -> Mapping[str, "Output"]:
 
 
 def gate_set(run: Json) -> "GateSet":
-    """The gates of a run's recipe."""
+    """The gates of a run's recipe, with what it asks of a model judge."""
     from include.gates.policies import policies_from
 
-    return policies_from(versioned("gates", recipe(run["recipe"]).gates))
+    found = recipe(run["recipe"])
+    gates = policies_from(versioned("gates", found.gates))
+    return gates if found.model_judge is None else replace(gates, judge_rules=found.model_judge.rules)

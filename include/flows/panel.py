@@ -6,7 +6,7 @@ by the recipe's seed; which of the two is shown on the left the annotation servi
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from include.domain.canonical import digest
@@ -48,11 +48,37 @@ class Pairing:
 
     def texts(self) -> Iterator[tuple[Json, str, str]]:
         """(item, the candidate's answer, the other's)."""
-        return zip(self.items, self.ours["texts"], self.theirs["texts"], strict=False)
+        count = len(self.items)
+        return zip(self.items, self.ours["texts"][:count], self.theirs["texts"][:count], strict=True)
 
     def different(self) -> list[tuple[Json, str, str]]:
         """Those that there is something to compare of: two equal answers are a tie that nobody is asked about."""
         return [pair for pair in self.texts() if pair[1] != pair[2]]
+
+
+@dataclass(frozen=True)
+class NotShown:
+    """Items that people may not see, each with why: for its prompt, or for what one of its answers holds."""
+
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    answers: Mapping[str, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.prompts) + len(self.answers)
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """item → why."""
+        return {
+            **{item: f"prompt: {why}" for item, why in self.prompts.items()},
+            **{i: f"answer: {why}" for i, why in self.answers.items()},
+        }
+
+    @property
+    def text(self) -> str:
+        """How many, and how many of each reason."""
+        counts = ", ".join(f"{why} {n}" for why, n in sorted(Counter(self.reasons.values()).items()))
+        return f"{len(self)} not shown" + (f" ({counts})" if counts else "")
 
 
 @dataclass(frozen=True)
@@ -63,8 +89,7 @@ class Opened:
     sides: Mapping[str, str]
     batch_id: str | None
     kept_out: tuple[str, ...]
-    unseen: int
-    """Items whose prompt, or one of whose answers, may not be shown to people."""
+    unseen: NotShown
 
 
 def opponents(gates: "GateSet", models: Sequence[str], metric: str) -> list[tuple[str, str]]:
@@ -79,7 +104,7 @@ def pairings(answers: Json, wanted: Sequence[tuple[str, str]], most: int = 0) ->
     """What is compared: roles of one deployment once, at most the first `most` items (0: all).
 
     Raises:
-        FlowError: answers of a role on a suite are not there.
+        FlowError: answers of a role on a suite are not there, or are not one for each item.
     """
     if answers.get("schema") != SCHEMA:
         raise FlowError(f"answers have schema {answers.get('schema')!r}, expected {SCHEMA!r}")
@@ -93,10 +118,12 @@ def pairings(answers: Json, wanted: Sequence[tuple[str, str]], most: int = 0) ->
 
 
 def _answers(answers: Json, suite: str, role: str) -> Json:
-    for one in answers["answers"]:
-        if one["suite"] == suite and role in one["roles"]:
-            return dict(one)
-    raise FlowError(f"the evaluation gave no answers of {role} on suite {suite}: does configs/suites name its scorer there?")
+    one = next((one for one in answers["answers"] if one["suite"] == suite and role in one["roles"]), None)
+    if one is None:
+        raise FlowError(f"the evaluation gave no answers of {role} on suite {suite}: does configs/suites name its scorer there?")
+    if (there := len(one["texts"])) != (items := len(answers["suites"][suite]["items"])):
+        raise FlowError(f"the evaluation gave {there} answers of {role} on suite {suite}, which has {items} items: measure it again")
+    return dict(one)
 
 
 def settings_of(found: Recipe) -> PanelSettings:
@@ -123,8 +150,7 @@ def open_panel(run: Json, wanted: Json, measured: Json) -> list[Opened]:
 def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted: Json, kept_out: tuple[str, ...]) -> Opened:
     from include.gates.pairwise import sides
 
-    shown, found_in = _shown_texts(pairing, prompts_of_suite(wanted["suites"][pairing.suite]), found)
-    unseen = len(pairing.different()) - len(shown)
+    shown, unseen, found_in = _shown_texts(pairing, prompts_of_suite(wanted["suites"][pairing.suite]), found)
     ours = sides(found.seed, str(pairing.ours["deployment"]), pairing.opponent, [item["id"] for item in pairing.items])
     tasks = _comparisons(pairing, shown, ours)
     if not tasks:
@@ -135,7 +161,7 @@ def _opened(client: "AnnotationClient", found: Recipe, pairing: Pairing, wanted:
     receipt = client.create_batch(key, request)
     print(
         f"Batch {receipt.batch_id}: {len(tasks)} comparisons of the candidate with {', '.join(pairing.roles)} on {pairing.suite}; "
-        f"{len(pairing.items) - len(pairing.different())} with equal answers are ties, {unseen} may not be shown, "
+        f"{len(pairing.items) - len(pairing.different())} with equal answers are ties, {unseen.text}, "
         f"{len(kept_out)} annotators labelled what it learnt from and get none of them"
     )
     return Opened(pairing, ours, receipt.batch_id, kept_out, unseen)
@@ -150,20 +176,27 @@ def prompts_of_suite(ref: Json) -> dict[str, Prompt]:
     return {item.prompt.prompt_id: item.prompt for item in items}
 
 
-def _shown_texts(pairing: Pairing, prompts: Mapping[str, Prompt], found: Recipe) -> "tuple[list[Shown], Counter[str]]":
-    """What people may see of the pairing: personal data in answers masked by `data.pii`; and how much of it there was, by kind."""
+def _shown_texts(pairing: Pairing, prompts: Mapping[str, Prompt], found: Recipe) -> "tuple[list[Shown], NotShown, Counter[str]]":
+    """What people may see of the pairing, personal data in answers masked by `data.pii`; what they may not; and how much of it there was, by
+    kind."""
     from include.data.plan import pii_of
-    from include.data.shown_answers import shown_texts
+    from include.data.shown_answers import shown_texts, why_not_shown
 
     shown: list[Shown] = []
-    counts: Counter[str] = Counter()
+    of_prompts: dict[str, str] = {}
+    of_answers: dict[str, str] = {}
+    counts, settings = Counter[str](), pii_of(found.data)
     for item, own, other in pairing.different():
         prompt = prompts[item["prompt_id"]]
-        texts, seen = shown_texts(prompt, (own, other), pii_of(found.data))
+        texts, seen = shown_texts(prompt, (own, other), settings)
         counts.update(seen)
-        if prompt.pii in SHOWN and texts is not None:
+        if prompt.pii not in SHOWN:
+            of_prompts[item["id"]] = prompt.pii
+        elif texts is None:
+            of_answers[item["id"]] = why_not_shown(seen, settings)
+        else:
             shown.append((item, prompt, texts[0], texts[1]))
-    return shown, counts
+    return shown, NotShown(of_prompts, of_answers), counts
 
 
 def _comparisons(pairing: Pairing, shown: "Sequence[Shown]", ours: Mapping[str, str]) -> "list[Comparison]":

@@ -1,12 +1,12 @@
 """What the panel said, as measurements: frozen for the run, kept by digest, and bound to labels, answers and deployments."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from include.domain.canonical import canonical_bytes, digest, hex_of, sha256_bytes
-from include.domain.manifest import FileEntry, Manifest
+from include.domain.manifest import MANIFEST, FileEntry, Manifest
 from include.domain.records import Label
 from include.flows import services
 from include.flows.errors import FlowError
@@ -18,6 +18,8 @@ from include.settings.recipes import Recipe
 
 Json = Mapping[str, Any]
 FILE, SCHEMA = "panel.json", "align/panel/v1"
+ANEW = "another seed or rubric of the recipe asks anew, of the same answers"
+"""How a batch of the panel becomes another one."""
 
 
 def freeze(run_id: str, one: Opened, run: Json) -> None:
@@ -56,7 +58,7 @@ def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, write
     told = [_told(found, run_id, one) for one in opened]
     scorer = scorer_of(found, revision(SCORERS[HUMAN_WIN_RATE]))
     rows = [
-        {**row, **_too_few(of, settings_of(found).min_annotators)}
+        {**row, **_not_read(found, one, of)}
         for one, of in zip(opened, told, strict=True)
         for row in _rows(one.pairing, of["items"], scorer)
     ]
@@ -69,12 +71,21 @@ def keep(run: Json, run_id: str, opened: Sequence[Opened], measured: Json, write
     return {"digest": kept, "path": path}
 
 
-def _too_few(told: Json, least: int) -> dict[str, Any]:
-    """Why no gate may read a comparison, where too few people are left of those who made it: others are held for review, or of another kind."""
-    people, labels = len(told["annotators"]), sum(told["annotators"].values())
-    if people >= min(least, labels):
+def _not_read(found: Recipe, one: Opened, told: Json) -> dict[str, Any]:
+    """Why no gate may read a comparison: too many answers may not be shown, or too few people are left who judged (others are held for
+    review, of another kind, or could judge nothing)."""
+    beside, different = ", ".join(told["roles"]), len(one.pairing.different())
+    hidden, allowed = len(one.unseen.answers), found.data.max_quarantine_share
+    if hidden > allowed * different:
+        message = (
+            f"{hidden} of {different} pairs of answers beside {beside} may not be shown to people, and what is not compared is not better: "
+            f"{one.unseen.text}; data.max_quarantine_share allows {allowed:g}"
+        )
+        return {"refused": {"cause": "not_shown", "message": message}}
+    people, labels, least = len(told["judged"]), sum(told["judged"].values()), settings_of(found).min_annotators
+    if people >= min(least, different - len(one.unseen)):
         return {}
-    message = f"{labels} labels of {people} people count beside {', '.join(told['roles'])}, human_pairwise.min_annotators asks for {least}"
+    message = f"{labels} labels of {people} people count beside {beside}, human_pairwise.min_annotators asks for {least}"
     return {"refused": {"cause": "too_few_people", "message": message}}
 
 
@@ -88,37 +99,60 @@ def _parents(answers: str, opened: Sequence[Opened], told: Sequence[Json]) -> li
 
 
 def _told(found: Recipe, run_id: str, one: Opened) -> dict[str, Any]:
-    """One pairing: every item with its value and labels, who compared (by pseudonym), and a sentence for the report."""
+    """One pairing: every item with its value and labels, those that nobody was shown, who compared (by pseudonym, with how many labels, and how
+    many of them judged), and a sentence for the report."""
     labels, frozen = _labels(found, run_id, one)
     by_pair: dict[tuple[str, str], list[Label]] = {}
     for label in labels:
         by_pair.setdefault((label.candidate_a_id, label.candidate_b_id), []).append(label)
     items = [_item(one, item, own == other, by_pair) for item, own, other in one.pairing.texts()]
     verdicts = Counter(label.verdict for label in labels)
-    people = Counter(label.annotator_id for label in labels)
+    people, judged = Counter(label.annotator_id for label in labels), judged_by(labels)
     return {
         **frozen,
         "suite": one.pairing.suite,
         "roles": list(one.pairing.roles),
         "deployment": one.pairing.opponent,
         "items": items,
+        "not_shown": one.unseen.reasons,
         "annotators": dict(sorted(people.items())),
+        "judged": dict(sorted(judged.items())),
         "kept_out": list(one.kept_out),
-        "note": _note(one, items, verdicts, len(people)),
+        "note": _note(one, items, verdicts, len(judged)) + _uncounted(frozen["not_counted"]),
     }
 
 
+def judged_by(labels: Iterable[Label]) -> "Counter[str]":
+    """annotator → verdicts that say something of the answers; who could judge nothing is not there."""
+    return Counter(label.annotator_id for label in labels if label.verdict != "cannot_judge")
+
+
+def _uncounted(kinds: Mapping[str, int]) -> str:
+    return f"; labels that do not count: {', '.join(f'{kind} {n}' for kind, n in kinds.items())}" if kinds else ""
+
+
 def _labels(found: Recipe, run_id: str, one: Opened) -> tuple[list[Label], dict[str, Any]]:
-    """The labels that count of what was frozen, and what was."""
+    """The labels that count of what was frozen, and what was.
+
+    Raises:
+        FlowError: the labels at the frozen mark are no longer those that were frozen.
+    """
     if one.batch_id is None:
-        return [], {"batch_id": None, "mark": None, "snapshot": None, "rubric": None}
+        return [], {"batch_id": None, "mark": None, "snapshot": None, "rubric": None, "not_counted": {}}
     kept = services.catalog().labels.snapshot(run_id, one.batch_id)
     assert kept is not None, "frozen just before"
     with services.annotation("pipeline") as client:
         seen = client.snapshot(one.batch_id, int(kept.high_water_mark))
+    if seen.digest != kept.digest:
+        raise FlowError(
+            f"the labels of panel batch {one.batch_id} were frozen as {kept.digest}, at the same mark {seen.mark} they now read {seen.digest}: "
+            f"they were changed under it, and no gate reads them. {ANEW[0].upper()}{ANEW[1:]}"
+        )
     trusted = without(seen.labels, [*(kept.body.get("held") or ()), *one.kept_out])
     labels = [label for label in trusted if label.annotator_kind in kinds_of(found)]
-    return labels, {"batch_id": one.batch_id, "mark": seen.mark, "snapshot": seen.digest, "rubric": seen.rubric_version}
+    others = Counter(label.annotator_kind for label in trusted if label.annotator_kind not in kinds_of(found))
+    frozen = {"batch_id": one.batch_id, "mark": seen.mark, "snapshot": seen.digest, "rubric": seen.rubric_version}
+    return labels, {**frozen, "not_counted": dict(sorted(others.items()))}
 
 
 def _item(one: Opened, item: Json, equal: bool, by_pair: Mapping[tuple[str, str], Sequence[Label]]) -> dict[str, Any]:
@@ -139,7 +173,7 @@ def _note(one: Opened, items: Sequence[Json], verdicts: Mapping[str, int], peopl
     return (
         f"people compared the candidate with {', '.join(one.pairing.roles)} on {one.pairing.suite}: win rate {share} on {len(values)} of "
         f"{len(items)} items; {sum(verdicts.values())} labels of {people} people ({counts}), {equal} equal answers, "
-        f"{one.unseen} not shown; batch {one.batch_id or 'none'}"
+        f"{one.unseen.text}; batch {one.batch_id or 'none'}"
     )
 
 
@@ -215,11 +249,12 @@ def panel_of(run: Json, asked: Json, scorers: Mapping[str, str], measured: Json)
 
 
 def put(kind: str, file: str, body: Json, parents: Sequence[tuple[str, str]], writer: str) -> tuple[str, str]:
-    """Keeps a report about answers below reports/`kind`/ by its digest, with what it came from; gives digest and folder."""
+    """Keeps a report below reports/`kind`/ by its digest, its manifest last, with what it came from; gives digest and folder."""
     data = canonical_bytes(dict(body))
     manifest = Manifest("report", (FileEntry(file, len(data), sha256_bytes(data)),))
     folder, store, catalog = f"reports/{kind}/{hex_of(manifest.digest)}", services.store(), services.catalog()
     store.put_bytes(f"{folder}/{file}", data)
+    store.put_json(f"{folder}/{MANIFEST}", manifest.to_json())
     catalog.artifacts.register(manifest, writer)
     catalog.artifacts.add_location(manifest.digest, store.uri, folder, verified=True)
     catalog.lineage.edges(manifest.digest, parents, writer)

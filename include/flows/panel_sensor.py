@@ -9,7 +9,7 @@ from airflow.sdk.definitions.context import Context
 
 from include.flows import services
 from include.flows.errors import NoAnswer, RubricInDoubt
-from include.flows.gold_items import held_for_review
+from include.flows.gold_items import held_for_review, without
 from include.flows.label_sensor import LabelTrigger, look
 
 if TYPE_CHECKING:
@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     from include.flows.panel import Opened
     from include.settings.panel import PanelSettings
 
-_ANEW = "another seed or rubric of the recipe asks anew, of the same answers"
-
 
 def missing_of(
     client: "AnnotationClient", batch_id: str, wanted: "PanelSettings", kinds: Sequence[str], *, last: bool = False
 ) -> list[str]:
-    """What one batch of the panel still lacks, in words; `kinds`: of annotators whose word counts.
+    """What one batch of the panel still lacks, in words; `kinds`: of annotators whose word counts. Who could judge nothing is not among them.
 
     Raises:
         NoAnswer: it is closed, and lacks something.
     """
+    from include.flows.panel_result import ANEW, judged_by
+
     progress = client.progress(batch_id)
     most = progress["labels"]["wanted"]  # equal answers are nobody's work, so a batch may be smaller than what is asked for
     asked = wanted.model_copy(update={"min_labels": min(wanted.min_labels, most), "min_decided": min(wanted.min_decided, most)})
-    missing = look(client, batch_id, asked, taken=True, last=last, anew=_ANEW)
+    missing = look(client, batch_id, asked, taken=True, last=last, anew=ANEW)
     held = held_for_review(progress, wanted)
-    people = sum(one["kind"] in kinds and who not in held for who, one in progress["annotators"].items())
+    people = len(judged_by(label for label in without(client.snapshot(batch_id).labels, held) if label.annotator_kind in kinds))
     if people < (least := min(wanted.min_annotators, most)):
         missing.append(f"{least - people} more people ({people} of {least})")
         if progress.get("closed_at"):
-            raise NoAnswer(f"batch {batch_id} is closed and lacks {'; '.join(missing)}: {_ANEW}")
+            raise NoAnswer(f"batch {batch_id} is closed and lacks {'; '.join(missing)}: {ANEW}")
     return missing
 
 

@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from include.domain.agreement import cohen_kappa, raw_agreement
-from include.gates.statistics import BOOTSTRAP_RESAMPLES, BOOTSTRAP_SEED
+from include.gates.kappa_bounds import kappa_bounds
 
 ALPHA = 0.05
 
@@ -85,31 +83,8 @@ def _lean(share: float) -> int:
 def _agreement(pairs: Sequence[Both]) -> Agreement:
     said = [(_lean(pair.people), _lean(pair.judge)) for pair in pairs]
     kappa = cohen_kappa(said)
-    lower, upper = (None, None) if kappa is None else _bounds(said, [pair.group for pair in pairs])
-    return Agreement(len(pairs), raw_agreement(said), kappa, lower, upper)
-
-
-def _bounds(said: Sequence[tuple[int, int]], groups: Sequence[str]) -> tuple[float | None, float | None]:
-    """Percentile bounds over resamples of groups. One in which kappa is not defined (all said one thing) counts as no agreement at all.
-
-    Two groups at least: one tells nothing.
-    """
-    names, codes = np.unique(np.asarray(groups, dtype=str), return_inverse=True)
-    if len(names) < 2:
-        return None, None
-    cells = np.zeros((len(names), 3, 3))
-    for code, (one, other) in zip(codes, said, strict=True):
-        cells[code, one + 1, other + 1] += 1
-    source = np.random.RandomState(BOOTSTRAP_SEED)  # its stream is frozen (NEP 19), default_rng's is not
-    draws = source.randint(0, len(names), (BOOTSTRAP_RESAMPLES, len(names)))
-    counts = np.stack([cells[row].sum(axis=0) for row in draws])
-    total = counts.sum(axis=(1, 2))
-    observed = np.trace(counts, axis1=1, axis2=2) / total
-    chance = (counts.sum(axis=2) * counts.sum(axis=1)).sum(axis=1) / total**2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        kappas = np.where(chance < 1, (observed - chance) / (1 - chance), 0.0)
-    lower, upper = np.quantile(kappas, [ALPHA, 1 - ALPHA])
-    return float(lower), float(upper)
+    bounds = None if kappa is None else kappa_bounds(said, [pair.group for pair in pairs], ALPHA)
+    return Agreement(len(pairs), raw_agreement(said), kappa, *(bounds or (None, None)))
 
 
 def _words(seen: Agreement) -> str:

@@ -154,6 +154,8 @@ class GateSet:
 
     demonstration: whether waivers are allowed at all.
     not_built: group → why nothing measures it, which becomes a known risk of the release.
+    judge_rules: what a model judge must show before a gate hears it, by the recipe; part of the digest, so that it too is fixed before
+        anything is measured. Empty where no judge is asked.
     """
 
     name: str
@@ -161,6 +163,7 @@ class GateSet:
     demonstration: bool
     gates: tuple[GatePolicy, ...]
     not_built: Mapping[str, str] = field(default_factory=dict)
+    judge_rules: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"gates {self.name}@{self.version}"
@@ -202,5 +205,6 @@ class GateSet:
             "demonstration": self.demonstration,
             "gates": [gate.digest for gate in self.gates],
             "not_built": dict(self.not_built),
+            **({"judge_rules": dict(self.judge_rules)} if self.judge_rules else {}),
         }
         return digest("gate-set", body)

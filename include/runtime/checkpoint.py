@@ -1,11 +1,12 @@
 """Checkpoints that are whole or are not there: written aside, made durable, renamed; found again by verifying.
 
     attempts/<n>-<job>.<restart>/checkpoints/step-N/
-        <group>.safetensors   tensors by name: weights, optimiser moments
+        <group>.safetensors   tensors by name: weights, optimiser moments; or <group>@<rank>.safetensors, the pieces that each rank has
         state.json            plain JSON: step, random state of each rank, data position, the program's own counters
         <more files>          as the program gives them
         manifest.json         sha256 of each file, written last; then the folder is renamed from step-N.tmp
 
+Several ranks save together: each writes and hashes its own files, the first one the rest, once all have said that theirs are durable.
 No pickle: whoever may write into the store cannot thereby run code. A half-written folder is named and left alone.
 """
 
@@ -18,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from include.domain.errors import IntegrityError, RecordError
 from include.domain.layout import AttemptName, checkpoint_name, checkpoint_step
-from include.domain.manifest import MANIFEST, FileEntry, Manifest, build_manifest, verify_files
+from include.domain.manifest import MANIFEST, FileEntry, Manifest, file_entry, verify_files
 from include.runtime.errors import CheckpointError, RuntimeFault
-from include.runtime.files import json_bytes, read_json, sync_file, sync_folder, write_durable
+from include.runtime.files import json_bytes, read_json, sync_folder, write_durable
+from include.runtime.pieces import Owned, Pieces, Stored, groups_in, write_groups
+from include.runtime.ranks import ALONE, Ranks, all_did, first_did
 from include.runtime.supersede import attempts_in, newer_attempt
 
 FOLDER = "checkpoints"
@@ -35,17 +37,20 @@ SCHEMA = "align/checkpoint/v1"
 Tensors = Mapping[str, torch.Tensor]
 
 
-class Owned(dict[str, torch.Tensor]):
-    """Tensors on the CPU that were made to be kept: nobody changes them, so they are written as they are, and never copied again."""
-
-
 @dataclass(frozen=True)
 class Snapshot:
-    """What a program must have to go on exactly: tensors by group, plain state, and files of its own."""
+    """What a program must have to go on exactly: tensors by group, plain state, and files of its own.
+
+    Of several ranks the first one's is saved, and of the others' what are `Pieces`.
+    """
 
     groups: Mapping[str, Tensors]
     state: Mapping[str, Any] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+
+    def of_rank(self, rank: int) -> "Snapshot":
+        """What of it this rank writes."""
+        return self if rank == 0 else Snapshot({group: own for group, own in self.groups.items() if isinstance(own, Pieces) and own})
 
     def copied(self) -> "Snapshot":
         """The same with tensors of its own on the CPU: what happens to the model afterwards does not touch it."""
@@ -74,24 +79,22 @@ class Retention:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One whole checkpoint of any attempt of the key."""
+    """One whole checkpoint of any attempt of the key. files: those of its manifest, no others are read; None: all that are there."""
 
     path: Path
     step: int
     attempt: str
     state: Mapping[str, Any]
     random: Mapping[str, Any]
+    files: tuple[str, ...] | None = None
 
     @property
     def groups(self) -> list[str]:
-        return sorted(path.stem for path in self.path.glob("*.safetensors"))
+        return groups_in(self.path, self.files)
 
-    def load(self, group: str) -> dict[str, torch.Tensor]:
-        """The tensors of one group, on the CPU."""
-        path = self.path / f"{group}.safetensors"
-        if not path.is_file():
-            raise CheckpointError(f"{self.path} has no group {group!r}; it has {', '.join(self.groups)}")
-        return load_file(path)
+    def load(self, group: str) -> Stored:
+        """The tensors of one group, whole, whatever layout wrote them."""
+        return Stored(self.path, group, self.files)
 
     def file(self, name: str) -> Path:
         path = self.path / name
@@ -133,8 +136,8 @@ class CheckpointStore:
     def folder(self) -> Path:
         return self.attempts / self.own / FOLDER
 
-    def find(self, *, fresh_start: bool = False) -> Found:
-        """The checkpoint of the highest step, over all attempts, that verifies whole.
+    def find(self, *, fresh_start: bool = False, ranks: Ranks = ALONE) -> Found:
+        """The checkpoint of the highest step, over all attempts, that verifies whole; the same on all ranks, which share the reading.
 
         A folder that was never renamed (``step-N.tmp``) is a save that was cut off: named, and not used. Renamed ones
         of which none is whole are damage: refused, unless a fresh start is asked for in so many words.
@@ -142,26 +145,23 @@ class CheckpointStore:
         Raises:
             CheckpointError: checkpoints are there and none is whole; the message names each with its reason.
         """
-        aside = [SetAside(self._name(path), "half-written: the save was cut off") for path in self._half_written()]
+        listed = [[self._name(path) for path in paths] for paths in (self._half_written(), self._candidates())]
+        half_written, candidates = ranks.gather(listed)[0]
+        aside = [SetAside(name, "half-written: the save was cut off") for name in half_written]
         damaged = []
-        for path in self._candidates():
+        for name in candidates:
+            path = self.attempts / name
             try:
-                checkpoint = self._open(path)
+                checkpoint = self._open(path, ranks)
             except (IntegrityError, RuntimeFault, RecordError) as error:
-                damaged.append(SetAside(self._name(path), str(error)))
+                damaged.append(SetAside(name, str(error)))
                 continue
             self.in_use = path
             return Found(checkpoint, (*damaged, *aside))
         if damaged and not fresh_start:
-            listed = "; ".join(f"{item.name}: {item.reason}" for item in damaged)
-            raise CheckpointError(f"no checkpoint of {self.attempts} is whole ({listed}). Set fresh_start to begin again at step 0")
+            said = "; ".join(f"{item.name}: {item.reason}" for item in damaged)
+            raise CheckpointError(f"no checkpoint of {self.attempts} is whole ({said}). Set fresh_start to begin again at step 0")
         return Found(None, (*damaged, *aside))
-
-    def named(self, name: str) -> Checkpoint:
-        """``<attempt>/checkpoints/step-N``, which another rank has verified."""
-        path = self.attempts / name
-        state = read_json(path / STATE)
-        return Checkpoint(path, state["step"], path.parent.parent.name, state["program"], state["random"])
 
     def at(self, step: int) -> Checkpoint:
         """A whole checkpoint of exactly this step, of any attempt, this one's first."""
@@ -174,35 +174,55 @@ class CheckpointStore:
                 reasons.append(f"{self._name(path)}: {error}")
         raise CheckpointError(f"no whole checkpoint of step {step} below {self.attempts}: {'; '.join(reasons) or 'there is none'}")
 
-    def save(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], *, keep: bool = False) -> Path:
-        """Writes one, whole or not at all. `keep` protects it from retention."""
+    def save(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], *, keep: bool = False, ranks: Ranks = ALONE) -> Path:
+        """Writes one, whole or not at all; every rank calls it, with a snapshot of its own. `keep` protects it from retention."""
         final = self.folder / checkpoint_name(step)
-        if final.exists():
+        if ranks.gather(final.exists())[0]:
             return final
         aside = final.with_name(final.name + ASIDE)
-        aside.mkdir(parents=True)
-        for group, tensors in snapshot.groups.items():
-            path = aside / f"{group}.safetensors"
-            save_file({name: _plain(tensor) for name, tensor in tensors.items()}, path)
-            sync_file(path)
+        entries = all_did(ranks, lambda: write_groups(aside, snapshot.of_rank(ranks.rank).groups, ranks.rank))
+        first_did(ranks, lambda: self._finish(aside, final, snapshot, random, keep, entries))
+        return final
+
+    def _finish(
+        self, aside: Path, final: Path, snapshot: Snapshot, random: Mapping[str, Any], keep: bool, entries: list[dict[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """What the first rank does when all files of tensors are durable."""
+        step = checkpoint_step(final.name)
         for name, data in snapshot.files.items():
             write_durable(aside / name, data)
         state = {"schema": "align/checkpoint-state/v1", "step": step, "random": random, "program": snapshot.state}
         if self.identity:
             state["identity"] = self.identity
         write_durable(aside / STATE, json_bytes(state))
-        write_durable(aside / MANIFEST, json_bytes(self._manifest(aside, step, keep)))
+        files = sorted(
+            [*entries, *(file_entry(aside, name).to_json() for name in (STATE, *snapshot.files))], key=lambda entry: entry["path"]
+        )
+        manifest = {"schema": SCHEMA, "key": self.key, "attempt": self.own, "step": step, "keep": keep, "files": files}
+        write_durable(aside / MANIFEST, json_bytes(manifest))
         sync_folder(aside)
         os.rename(aside, final)
         sync_folder(self.folder)
         self._prune()
-        return final
+        return []
 
-    def _manifest(self, folder: Path, step: int, keep: bool) -> dict[str, Any]:
-        files = [entry.to_json() for entry in build_manifest("model", folder).files]
-        return {"schema": SCHEMA, "key": self.key, "attempt": self.own, "step": step, "keep": keep, "files": files}
+    def _open(self, path: Path, ranks: Ranks = ALONE) -> Checkpoint:
+        """One that is whole; each rank hashes some of its files. Raises what is wrong with it, on all ranks."""
+        opened = []
 
-    def _open(self, path: Path) -> Checkpoint:
+        def verify() -> list[Any]:
+            manifest = self._stated(path)
+            largest_first = sorted(manifest.files, key=lambda entry: (-entry.size, entry.path))
+            verify_files(manifest, path, only=ranks.deal(largest_first))
+            state, files = read_json(path / STATE), tuple(entry.path for entry in manifest.files)
+            opened.append(Checkpoint(path, state["step"], path.parent.parent.name, state["program"], state["random"], files))
+            return []
+
+        all_did(ranks, verify)
+        return opened[0]
+
+    def _stated(self, path: Path) -> Manifest:
+        """What a checkpoint's manifest says, if it is one of this run."""
         stated = read_json(path / MANIFEST)
         step = checkpoint_step(path.name)
         if stated.get("schema") != SCHEMA:
@@ -211,10 +231,7 @@ class CheckpointStore:
             raise CheckpointError(f"{path} is a checkpoint of {stated.get('key')}, not of this run {self.key}{self._difference(path)}")
         if step is None or stated.get("step") != step:
             raise CheckpointError(f"{path} says step {stated.get('step')}")
-        files = tuple(FileEntry(f["path"], f["size"], f["sha256"]) for f in stated.get("files", ()))
-        verify_files(Manifest("model", files), path)
-        state = read_json(path / STATE)
-        return Checkpoint(path, step, path.parent.parent.name, state["program"], state["random"])
+        return Manifest("model", tuple(FileEntry(f["path"], f["size"], f["sha256"]) for f in stated.get("files", ())))
 
     def _difference(self, path: Path) -> str:
         """In which fields the other run differs from this one, as far as it says."""
@@ -276,9 +293,3 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any], where: str = 
 
 def _owned(tensors: Tensors) -> Owned:
     return tensors if isinstance(tensors, Owned) else Owned((name, t.detach().to("cpu", copy=True)) for name, t in tensors.items())
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, contiguous, with storage of its own, as safetensors asks for."""
-    plain = tensor.detach().to("cpu").contiguous()
-    return plain.clone() if plain.untyped_storage().nbytes() != plain.nbytes else plain

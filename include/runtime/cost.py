@@ -2,6 +2,7 @@
 
 import json
 import resource
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,24 +24,34 @@ _TAIL_BYTES = 65_536
 
 @dataclass
 class Peaks:
-    """The largest memory of any rank, in bytes."""
+    """The largest memory of any rank, in bytes, and how many GPUs they see together: those of the allocation, whichever process uses them."""
 
     memory: float = 0.0
     gpu_memory: float = 0.0
+    gpus: int = 0
 
     def look(self, ranks: Ranks) -> None:
         """Of all ranks; every one of them must call it."""
         gpu = float(torch.cuda.max_memory_allocated()) if torch.cuda.is_available() else 0.0
         self.memory, self.gpu_memory = ranks.most(float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), gpu)
+        self.gpus = len({name for names in ranks.gather(seen_gpus()) for name in names})
+
+
+def seen_gpus() -> list[str]:
+    """Names of the GPUs that this process sees, the same in each process that sees them."""
+    if not torch.cuda.is_available():
+        return []
+    found = range(torch.cuda.device_count())
+    return [str(getattr(torch.cuda.get_device_properties(at), "uuid", f"{socket.gethostname()}/{at}")) for at in found]
 
 
 def used(seconds: float, ranks: Ranks, peaks: Peaks) -> dict[str, float]:
-    """Peak memory, and GPU time where there are GPUs: one GPU a rank, or all that a single process sees."""
+    """Peak memory, and GPU time where there are GPUs: of all that the ranks see, as Slurm counts them, generators' and servers' among them."""
     if not peaks.memory:
         peaks.look(Ranks())
     figures = {"peak_memory_bytes": peaks.memory, "ranks": float(ranks.count)}
     if torch.cuda.is_available():
-        figures["gpu_seconds"] = seconds * (ranks.count if ranks.count > 1 else torch.cuda.device_count())
+        figures["gpu_seconds"] = seconds * peaks.gpus
         figures["peak_gpu_memory_bytes"] = peaks.gpu_memory
     return figures
 

@@ -56,7 +56,7 @@ class Job:
         self.progress = Progress(out, writes=self.ranks.main)
         self.outputs = Outputs(out / "output")
         self.checkpoints = CheckpointStore(out.parent, self.attempt, spec.key, _retention(self.settings), spec.identity)
-        self.saver = Saver(self.checkpoints, lambda step: self.progress.saved(step, self.attempt))
+        self.saver = Saver(self.checkpoints, lambda step: self.progress.saved(step, self.attempt), self.ranks)
         self.peaks = Peaks()
         self.train_seconds = 0.0
         self.warnings: list[str] = []
@@ -106,13 +106,11 @@ class Job:
         self.progress.asked_steps = steps
 
     def resume(self) -> Checkpoint | None:
-        """The newest whole checkpoint over all attempts of the key, or None for a start at step 0; the first rank verifies it."""
-        self._found = self.checkpoints.find(fresh_start=self.settings.flag("fresh_start", False)) if self.ranks.main else Found(None)
-        for item in self._found.set_aside:
+        """The newest whole checkpoint over all attempts of the key, or None for a start at step 0; the ranks verify it together."""
+        self._found = self.checkpoints.find(fresh_start=self.settings.flag("fresh_start", False), ranks=self.ranks)
+        for item in self._found.set_aside if self.ranks.main else ():
             self.warn(f"checkpoint {item.name} is not used: {item.reason}")
-        found = self._found.checkpoint
-        name = self.ranks.gather(found and found.path.relative_to(self.out.parent).as_posix())[0]
-        checkpoint = found if self.ranks.main or name is None else self.checkpoints.named(name)
+        checkpoint = self._found.checkpoint
         step = checkpoint.step if checkpoint else 0
         self._resumption = Resumption(max(0, furthest_step(self.out.parent, self.attempt) - step), step)
         self.progress.begin(step)
@@ -127,7 +125,7 @@ class Job:
             rng.restore(dict(own))
 
     def save(self, step: int, snapshot: Snapshot, *, keep: bool = False, background: bool = False) -> None:
-        """Writes a checkpoint of `step` steps done; every rank calls it, the first one writes.
+        """Writes a checkpoint of `step` steps done; every rank calls it, and writes what of it is its own.
 
         Args:
             keep: protects it from retention.
@@ -135,8 +133,7 @@ class Job:
         """
         started = time.monotonic()
         random = {str(rank): state for rank, state in enumerate(self.ranks.gather(rng.capture()))}
-        if self.ranks.main:
-            self.saver.save(step, snapshot, random, keep=keep, background=background and self._background)
+        self.saver.save(step, snapshot, random, keep=keep, background=background and self._background)
         self._saved_at = time.monotonic()
         self.saver.cost.stall_s += self._saved_at - started
 

@@ -6,7 +6,7 @@ process everything here gives back what it was given.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from include.domain.errors import SpecError
+from include.runtime.errors import RuntimeFault
 
 T = TypeVar("T")
 WAIT = timedelta(hours=6)
@@ -34,6 +35,13 @@ class Ranks:
     def main(self) -> bool:
         """Whether this process writes what all have done."""
         return self.rank == 0
+
+    def apart(self) -> "Ranks":
+        """The same processes over a group of their own, for a thread that settles things beside the others. Every rank calls it."""
+        if self.count == 1:
+            return self
+        everyone = dist.get_process_group_ranks(self.group) if self.group is not None else None
+        return Ranks(self.rank, self.count, dist.new_group(everyone, backend="gloo", timeout=WAIT))
 
     def total(self, *values: float) -> list[float]:
         """Sums over all ranks, in double precision; the very same on each."""
@@ -95,6 +103,10 @@ class Ranks:
         return items[self.rank * size : (self.rank + 1) * size]
 
 
+ALONE = Ranks()
+"""A single process."""
+
+
 def ranks_of_environment() -> Ranks:
     """Rank and count as the launcher (torchrun's names, or Slurm's) gives them; sets torchrun's names from Slurm's.
 
@@ -129,3 +141,31 @@ def leave(ranks: Ranks) -> None:
     """Leaves the group that `join` met, in order; without it some runs abort at exit."""
     if ranks.count > 1 and dist.is_initialized():
         dist.destroy_process_group()
+
+
+def all_did(ranks: Ranks, work: Callable[[], list[Any]]) -> list[Any]:
+    """What each rank's work gave (JSON values), the first one's first; the same on each.
+
+    Raises:
+        RuntimeFault: it failed on another rank, which raises its own error.
+    """
+    failed: Exception | None = None
+    try:
+        own, said = work(), ""
+    except Exception as error:  # noqa: BLE001 - the other ranks wait for a word, whatever it is
+        failed, own, said = error, [], f"{type(error).__name__}: {error}"
+    answers = ranks.gather([own, said])
+    if failed is not None:
+        raise failed
+    if faults := [(rank, text) for rank, (_, text) in enumerate(answers) if text]:
+        raise RuntimeFault(f"rank {faults[0][0]}: {faults[0][1]}")
+    return [item for found, _ in answers for item in found]
+
+
+def first_did(ranks: Ranks, work: Callable[[], list[Any]]) -> list[Any]:
+    """What the first rank's work gave (JSON values), which it does alone; the same on each.
+
+    Raises:
+        RuntimeFault: it failed; the first rank raises its own error.
+    """
+    return all_did(ranks, lambda: work() if ranks.main else [])

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.runtime.checkpoint import CheckpointStore, Snapshot
+from include.runtime.ranks import ALONE, Ranks
 
 STALL_SHARE = 0.02
 STALL_WORTH_SAYING_S = 5.0
@@ -53,14 +54,16 @@ class SaveCost:
 
 
 class Saver:
-    """Writes checkpoints into a store, in the caller's thread or behind its back.
+    """Writes checkpoints into a store, in the caller's thread or behind its back. Every rank has one, and saves when the others do.
 
     Args:
         whole: told the step of each checkpoint that is whole, always in the caller's thread.
     """
 
-    def __init__(self, store: CheckpointStore, whole: Callable[[int], None]) -> None:
+    def __init__(self, store: CheckpointStore, whole: Callable[[int], None], ranks: Ranks = ALONE) -> None:
         self.store = store
+        self._ranks = ranks
+        self._apart: Ranks | None = None
         self.cost = SaveCost()
         self._whole = whole
         self._thread: threading.Thread | None = None
@@ -71,8 +74,9 @@ class Saver:
         """Writes one; a save that is still under way is waited for first (back-pressure)."""
         self.settle()
         self._step = step
+        self._apart = self._apart or self._ranks.apart()
         if background:
-            copied = snapshot.copied()
+            copied = snapshot.of_rank(self._ranks.rank).copied()
             self._thread = threading.Thread(target=self._write, args=(step, copied, random, keep), name=f"save-{step}")
             self._thread.start()
         else:
@@ -96,8 +100,9 @@ class Saver:
     def _write(self, step: int, snapshot: Snapshot, random: Mapping[str, Any], keep: bool) -> None:
         started = time.monotonic()
         try:
-            written = self.store.save(step, snapshot, random, keep=keep)
-            self.cost.size_bytes = max(self.cost.size_bytes, sum(path.stat().st_size for path in written.iterdir()))
+            written = self.store.save(step, snapshot, random, keep=keep, ranks=self._apart or self._ranks)
+            if self._ranks.main:
+                self.cost.size_bytes = max(self.cost.size_bytes, sum(path.stat().st_size for path in written.iterdir()))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller's thread must raise it
             self._error = error
         took = time.monotonic() - started

@@ -23,8 +23,8 @@ class StageDefaults(Settings):
 class DeviceSettings(Settings):
     """What estimates count with: one GPU, or on a cluster without them one CPU core. Nothing else reads it.
 
-    utilisation: share of the peak that training reaches. store_mb_s: what one process writes to the store in a second.
-    host_gb_s: what one process copies in a second from the CPU's memory (pages of a file) to its GPU.
+    utilisation: share of the peak that training reaches. store_mb_s: what the store takes in a second, of however many processes.
+    host_gb_s: what one process copies in a second from the CPU's memory (pages of a file) to its GPU, and from it for a checkpoint.
     """
 
     name: str

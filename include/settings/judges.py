@@ -70,3 +70,9 @@ class ModelJudgeSettings(StageSettings):
     max_no_verdict_share: float = placement(0.1, ge=0, lt=1)
     """Above this share of pairs without a verdict the metric is *not evaluated*: who is not judged is not better."""
     generation_batch: int = placement(8, ge=1)
+
+    @property
+    def rules(self) -> dict[str, float]:
+        """What the judge must show before a gate hears it. They move no key of its job, and are part of the gates' digest."""
+        names = ("min_kappa", "min_calibration", "max_no_verdict_share")
+        return {name: getattr(self, name) for name in names}

@@ -57,7 +57,8 @@ class PpoGuards(Settings):
 
 
 class PpoLag(Settings):
-    """How old answers may be that a generator in a process of its own writes; see `include.training.rl.settings`."""
+    """How old answers may be that generators beside the trainer write; see `include.training.rl.settings`. `ahead` and `too_old` are
+    for own_process alone."""
 
     limit: int = Field(1, ge=0)
     ahead: int | None = Field(None, ge=0)
@@ -108,8 +109,9 @@ class PpoSettings(StageSettings):
     """In bf16_autocast: the same limit for the first minibatch; between sampler and trainer that of an answer's mean, above which the answer
     is masked and counted."""
     guards: PpoGuards = identity(PpoGuards())
-    generation: Literal["in_process", "own_process"] = added_identity("in_process")
-    """own_process: a generator beside the trainer, which draws the next answers while the trainer learns from the last."""
+    generation: Literal["apart", "in_process", "own_process"] = added_identity("apart", unsaid="in_process")
+    """Who draws: generators beside the trainer, each iteration by the version `lag.limit` behind it, while the trainer learns from the last
+    one (apart); the trainer itself (in_process); or one generator that always takes the newest weights (own_process)."""
     lag: PpoLag = added_identity(PpoLag())
     eval_rows: int = added_identity(0, ge=0)
     """So many validation prompts are answered before and after; 0: none."""
@@ -119,6 +121,8 @@ class PpoSettings(StageSettings):
     """Actor and critic learn adapters of this rank, the critic's head whole; the reference is the actor's frozen base."""
     micro_batch: int = placement(8, ge=1)
     generation_batch: int = placement(32, ge=1)
+    generators: int = added_placement(1, ge=1)
+    """So many processes draw where generation is apart, each on a GPU that no rank has, where there are any."""
     offload: Literal["none", "optimizer", "parameters"] = added_placement("none")
     """What of actor and critic lies in the CPU's memory between its uses. `parameters` (ZeRO 3) takes the optimiser along."""
     frozen: Literal["device", "host"] = added_placement("device")
@@ -143,6 +147,16 @@ class PpoSettings(StageSettings):
         check_offload(self.offload, self.zero_stage)
         if self.reuse_first_pass and self.zero_stage == 3:
             raise ValueError("reuse_first_pass needs zero_stage 0 to 2: at 3 a pass gives its weights up before the next one begins")
+        return self
+
+    @model_validator(mode="after")
+    def _who_draws(self) -> "PpoSettings":
+        if self.generation == "apart" and (self.lag.ahead not in (None, self.lag.limit) or self.lag.too_old != "drop"):
+            raise ValueError(
+                "lag.ahead and lag.too_old are for generation own_process: apart, each iteration is drawn by the version `limit` behind it"
+            )
+        if self.generation != "apart" and self.generators > 1:
+            raise ValueError(f"generators is {self.generators}: several of them need generation apart")
         return self
 
     @model_validator(mode="after")

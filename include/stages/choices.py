@@ -29,8 +29,7 @@ def choices(recipe: Recipe, shape: Shape, at: At) -> list[Choice]:
     larger = replace(shape, parameters=2 * shape.parameters)
 
     def twice(settings: Any) -> Hardware:
-        found = at(settings)
-        return replace(found, devices=2 * found.devices)
+        return at(settings).times(2)
 
     return [
         _choice("dpo", recipe, shape, at, "dpo"),
@@ -45,7 +44,7 @@ def _choice(name: str, recipe: Recipe, shape: Shape, at: At, method: str) -> Cho
     stages = estimate(recipe, shape, at, method)
     slowest = max(stages, key=lambda stage: stage.total_s)
     hours = math.fsum(stage.total_s for stage in stages) / 3600
-    device_hours = math.fsum(stage.total_s * stage.hardware.devices for stage in stages) / 3600
+    device_hours = math.fsum(stage.device_hours for stage in stages)
     return Choice(name, hours, device_hours, f"{slowest.stage}: {slowest.bottleneck}")
 
 
@@ -63,7 +62,7 @@ def rendered(recipe: Recipe, shape: Shape, at: At, method: str | None = None) ->
     for stage in stages:
         lines.append(
             f"{stage.stage:14}{stage.hardware.devices:>8}{stage.tokens:>10.3g}{stage.total_s / 3600:>10.3g}"
-            f"{stage.total_s * stage.hardware.devices / 3600:>10.3g}{stage.memory_gb:>11.3g}{stage.checkpoint_gb:>15.3g}{stage.save_s:>8.3g}"
+            f"{stage.device_hours:>10.3g}{stage.memory_gb:>11.3g}{stage.checkpoint_gb:>15.3g}{stage.save_s:>8.3g}"
             f"{stage.checkpoint_mb_s:>9.3g}{stage.stall_share():>8.2%}  {stage.bottleneck}{_fit(stage)}"
         )
     lines += ["", "Memory of a device, GB"]
@@ -93,5 +92,6 @@ def _parts(memory: Mapping[str, float]) -> str:
 
 def _node(stage: StageCost) -> str:
     phases = f"; by phase: {_parts(stage.phases)}" if stage.phases else ""
-    export = f" (export {stage.host_phases['export']:.4g})" if "export" in stage.host_phases else ""
-    return phases + (f"; of a node {stage.host_gb:.4g}{export}" if stage.host_gb else "")
+    by_phase = ", ".join(f"{name} {value:.4g}" for name, value in stage.host_phases.items())
+    of_a_node = f"; of a node {stage.host_gb:.4g}{f' ({by_phase})' if by_phase else ''} and mapped files {stage.mapped_gb:.4g}"
+    return phases + (of_a_node if stage.host_gb else "")

@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from include.settings.ppo import PpoSettings
 from include.settings.recipes import Recipe
 from include.settings.stage import StageSettings
 from include.settings.training import DpoSettings, GenerateSettings, OptimiserSettings, SftSettings
 from include.stages import memory, ppo_memory
-from include.stages.hardware import FORWARD, At, Hardware
+from include.stages.hardware import FORWARD, HASH_GB_S, At, Hardware
 from include.stages.memory import Layout, Shape
 
 TRAIN, TRAIN_ADAPTER = 6.0, 4.0
@@ -27,10 +28,11 @@ GB = 1e9
 class StageCost:
     """Of one stage: tokens it computes on, seconds by part, memory of a device by part, and its checkpoints.
 
-    state_gb: what of the memory no choice of batch can avoid. host_gb: a node's memory beside the devices', at its peak.
-    interval_s: between two saves. save_s: to write one. capture_s: to copy its tensors, while the work stands still; without `background` it
-    does while they are written too. phases: of a stage whose memory comes and goes, GB of a device in each of them; `memory` is the largest
-    one's. host_phases: the same of a node.
+    state_gb: what of the memory no choice of batch can avoid. host_gb: what processes of a node have of its memory for themselves, at its
+    peak. mapped_gb: files mapped beside that, once for all processes of a node; the kernel may drop their pages.
+    interval_s: between two saves. save_s: for the store to take one, whoever writes. capture_s: for each writer to copy its pieces, while
+    the work stands still; without `background` it does while they are written too. phases: of a stage whose memory comes and goes, GB of a
+    device in each of them; `memory` is the largest one's. host_phases: the same of `host_gb`.
     """
 
     stage: str
@@ -47,10 +49,16 @@ class StageCost:
     host_phases: Mapping[str, float] = field(default_factory=dict)
     capture_s: float = 0.0
     background: bool = True
+    mapped_gb: float = 0.0
 
     @property
     def total_s(self) -> float:
         return math.fsum(self.seconds.values())
+
+    @property
+    def device_hours(self) -> float:
+        """Of all devices that the job holds."""
+        return self.total_s * self.hardware.counted / 3600
 
     @property
     def memory_gb(self) -> float:
@@ -93,14 +101,16 @@ def of_stage(stage: str, recipe: Recipe, shape: Shape, at: At) -> StageCost:
 
 def _layout(settings: OptimiserSettings, hardware: Hardware) -> Layout:
     adapters = isinstance(settings, (SftSettings, DpoSettings)) and settings.lora is not None
+    pipeline = getattr(settings, "pipeline_parallel", 1)
+    data = max(1, hardware.devices // (settings.tensor_parallel * pipeline))
     return Layout(
         ranks=hardware.devices,
         tensor=settings.tensor_parallel,
-        pipeline=getattr(settings, "pipeline_parallel", 1),
+        pipeline=pipeline,
         zero_stage=settings.zero_stage,
         offload=settings.offload,
         precision=settings.precision,
-        rows=min(settings.micro_batch, math.ceil(settings.global_batch / hardware.devices)),
+        rows=min(settings.micro_batch, math.ceil(settings.global_batch / data)),
         length=settings.max_length,
         trained_share=memory.ADAPTER_SHARE if adapters else 1.0,
         background=settings.save_in_background,
@@ -137,7 +147,7 @@ def _trained(stage: str, recipe: Recipe, shape: Shape, hardware: Hardware) -> St
 def _generate(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     """Jobs of an array share the prompts; a server of vLLM may share the weights among several devices of one."""
     settings = recipe.generate
-    hardware = replace(hardware, devices=settings.shards * hardware.devices)
+    hardware = hardware.times(settings.shards)
     rows, share = settings.prompts * settings.candidates_per_prompt, _served_by(settings)
     new, dtype = settings.sampling.max_new_tokens, settings.dtype
     held = replace(shape, parameters=shape.parameters / share, kv_width=max(1, shape.kv_width // share))
@@ -167,49 +177,93 @@ def _ppo(recipe: Recipe, shape: Shape, hardware: Hardware) -> StageCost:
     tokens = float(settings.iterations * settings.prompts_per_iteration * settings.max_length)
     dtype = "bfloat16" if settings.precision == "bf16_autocast" else "float32"
 
-    def writing(rows: int) -> float:
-        return hardware.decoding_seconds(shape.parameters, rows, settings.max_new_tokens, settings.generation_batch, dtype)
+    def writing(rows: int, on: Hardware = hardware) -> float:
+        return on.decoding_seconds(shape.parameters, rows, settings.max_new_tokens, settings.generation_batch, dtype)
 
     # reference and rewards; values and the actor's own log-probabilities, of which the first minibatch's may serve the update too
     reused = min(1.0, settings.minibatch / settings.prompts_per_iteration) if settings.reuse_first_pass else 0.0
-    scored = (3 + members - 2 * reused) * FORWARD * shape.parameters * tokens
+    passes = 3 + members - 2 * reused + _earlier_passes(settings) / settings.iterations
+    scored = passes * FORWARD * shape.parameters * tokens
     read = FORWARD * shape.parameters * settings.iterations * settings.prompts_per_iteration * settings.max_length * PROMPT_SHARE
     looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
-    seconds = {
-        "prompts": hardware.seconds(read, settings.precision),
-        "decoding": settings.iterations * writing(settings.prompts_per_iteration) + looks * writing(settings.heldout.prompts),
+    looked = looks * writing(settings.heldout.prompts)
+    learning = {
         "scoring": hardware.seconds(scored, settings.precision),
         "training": hardware.seconds(
             2 * (TRAIN_ADAPTER if settings.lora else TRAIN) * shape.parameters * settings.epochs * tokens, settings.precision
         ),
     }
     if brought := ppo_memory.brought_bytes(settings, shape, members):
-        seconds["bringing"] = 0.0 if hardware.cpu else brought / (hardware.host_gb_s * GB)
-    found = ppo_memory.phases(settings, shape, hardware, members)
+        learning["bringing"] = 0.0 if hardware.cpu else brought / (hardware.host_gb_s * GB)
     layout = ppo_memory.layout_of(settings, hardware)
-    spent = Spent(tokens, seconds, _interval(settings, math.fsum(seconds.values()) / settings.iterations), ppo_memory.largest(found))
-    cost = _cost("ppo", spent, shape, [layout, layout], hardware)
-    mapped = ppo_memory.mapped_bytes(settings, shape, members) / GB
-    shared = {"mapped files": mapped / hardware.processes_a_node} if hardware.cpu and mapped else {}
-    nodes = {} if hardware.cpu else {"training": cost.host_gb + mapped, "export": memory.export_host(shape) / GB}
+    if settings.generation != "in_process":
+        learning["publishing"] = _publishing(settings, shape, layout, hardware)
+    if settings.generation == "in_process" or hardware.cpu:  # on a CPU generators take turns with the ranks
+        drawing = {
+            "prompts": hardware.seconds(read, settings.precision),
+            "decoding": settings.iterations * writing(settings.prompts_per_iteration) + looked,
+        }
+    else:
+        generators = replace(hardware, devices=settings.generators)
+        drawn = generators.seconds(read, settings.precision) + settings.iterations * writing(settings.prompts_per_iteration, generators)
+        drawn += settings.iterations * _taking(ppo_memory.version_bytes(shape, layout), hardware)
+        ahead = settings.lag.limit if settings.lag.ahead is None else settings.lag.ahead
+        beyond = max(0.0, drawn - (math.fsum(learning.values()) if ahead else 0.0))  # what is not drawn while others learn
+        drawing = {"prompts": 0.0, "decoding": looked + beyond}
+    seconds = drawing | learning
+    found = ppo_memory.phases(settings, shape, hardware, members)
+    interval = _interval(settings, math.fsum(seconds.values()) / settings.iterations)
+    earlier = ppo_memory.earlier_bytes(settings, shape, layout)
+    cost = _cost("ppo", Spent(tokens, seconds, interval, ppo_memory.largest(found), earlier), shape, [layout, layout], hardware)
+    if hardware.held is None and ppo_memory.own_gpus(settings, hardware):
+        cost = replace(cost, hardware=replace(hardware, held=hardware.devices + settings.generators))
+    held = ppo_memory.held_bytes(settings, shape, members) / GB
+    shared = {"mapped files": held / hardware.processes_a_node} if hardware.cpu and held else {}
+    generator = ppo_memory.generator_host(settings, shape, layout) / GB
+    nodes = {"training": cost.host_gb + generator, "export": memory.export_host(shape) / GB}
+    if loading := memory.flattening_host(shape, layout, _room(hardware)):
+        nodes["loading"] = hardware.processes_a_node * (memory.PROCESS + loading) / GB
     return replace(
-        cost,
+        cost if hardware.cpu else _on_nodes(cost, nodes),
         memory={**cost.memory, **shared},
+        mapped_gb=0.0 if hardware.cpu else ppo_memory.mapped_bytes(settings, shape, layout, members) / GB,
         state_gb=ppo_memory.state_bytes(found) / GB,
-        host_gb=max(nodes.values(), default=0.0),
-        host_phases=nodes,
         phases={name: math.fsum(parts.values()) / GB for name, parts in found.items() if parts},
     )
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Tokens, seconds by part, seconds between two saves, and bytes of a device by part."""
+    """Tokens, seconds by part, seconds between two saves, and bytes of a device by part. first: bytes of a checkpoint that the first process
+    copies and writes beside its pieces."""
 
     tokens: float
     seconds: Mapping[str, float]
     interval_s: float
     memory: Mapping[str, float]
+    first: float = 0.0
+
+
+def _earlier_passes(settings: PpoSettings) -> int:
+    """Forward passes over an iteration's answers by the earlier actors that drew them: from the second iteration on, where none is drawn by
+    the present one. Where timing decides, each age up to the limit may be among an iteration's answers."""
+    ages = {"in_process": 0, "apart": min(1, settings.lag.limit), "own_process": settings.lag.limit}[settings.generation]
+    return ages * (settings.iterations - 1)
+
+
+def _taking(size: float, hardware: Hardware) -> float:
+    """Seconds in which a process takes published weights whose pages its node has: hashed, and brought to its device."""
+    return size / (HASH_GB_S * GB) + (0.0 if hardware.cpu else size / (hardware.host_gb_s * GB))
+
+
+def _publishing(settings: PpoSettings, shape: Shape, layout: Layout, hardware: Hardware) -> float:
+    """Seconds in which ranks learn nothing as the first one copies, writes and hashes the actor for each iteration, and all read and hash an
+    earlier one, the other nodes from the store."""
+    size = ppo_memory.version_bytes(shape, layout)
+    stored = size / 1e6 / hardware.store_mb_s
+    return settings.iterations * (stored + _taking(size, hardware)) + _earlier_passes(settings) * (
+        _taking(size, hardware) + (hardware.nodes - 1) * stored
+    )
 
 
 def _interval(settings: StageSettings, step_s: float) -> float:
@@ -219,20 +273,28 @@ def _interval(settings: StageSettings, step_s: float) -> float:
 
 
 def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardware: Hardware, *, best: bool = False) -> StageCost:
-    """`trained`: how each trained model is dealt out. Every process loads the model whole before it is dealt out.
+    """`trained`: how each trained model is dealt out, after its file was mapped.
 
-    best: the weights of the best look travel along, in the first process and in each checkpoint.
+    best: the weights of the best look travel along, whole, in the first process and in each checkpoint.
     """
     kept = sum(_best(shape, layout) for layout in trained) if best else 0.0
-    captured = sum(memory.CHECKPOINT * shape.parameters * layout.trained_share for layout in trained)
-    checkpoint = captured + kept
+    checkpoint = sum(memory.pieces(shape, layout) * layout.writers for layout in trained) + kept + spent.first
     away = sum(memory.offloaded(shape, layout) for layout in trained)
-    saving = sum(memory.first_process(shape, layout) for layout in trained) + kept * (2 if trained and trained[0].background else 1)
-    loading = memory.FP32 * shape.parameters
-    host = hardware.processes_a_node * (memory.PROCESS + max(loading, away)) + saving
+    looks = kept * (2 if trained and trained[0].background else 1)
+    a_node = hardware.processes_a_node
+    saving = sum(memory.saving(shape, layout) * layout.writers_among(a_node) for layout in trained)
+    host = a_node * (memory.PROCESS + away) + saving + looks
     parts = dict(spent.memory)
     if hardware.cpu:
-        parts = {**parts, "process": memory.PROCESS, "checkpoint": saving, "offloaded": away}
+        own = sum(memory.saving(shape, layout) for layout in trained)
+        stays = sum(memory.file(shape) for layout in trained if not layout.deepspeed)  # as it was loaded, beside what is trained
+        parts = {
+            **parts,
+            "process": memory.PROCESS,
+            "checkpoint": own + looks + spent.first,
+            "offloaded": away,
+            "mapped files": stays / a_node,
+        }
     state = sum(sum(memory.state(shape, layout).values()) for layout in trained) or parts["weights"]
     return StageCost(
         stage=stage,
@@ -245,8 +307,9 @@ def _cost(stage: str, spent: Spent, shape: Shape, trained: list[Layout], hardwar
         interval_s=spent.interval_s,
         save_s=checkpoint / 1e6 / hardware.store_mb_s,
         hardware=hardware,
-        capture_s=captured / (hardware.host_gb_s * GB),
+        capture_s=(sum(memory.pieces(shape, layout) for layout in trained) + spent.first) / (hardware.host_gb_s * GB),
         background=not trained or trained[0].background,
+        mapped_gb=0.0 if hardware.cpu else memory.file(shape) / GB,
     )
 
 
@@ -256,18 +319,32 @@ def _best(shape: Shape, layout: Layout) -> float:
 
 
 def _with_export(cost: StageCost, shape: Shape, layout: Layout, *, best: bool) -> StageCost:
-    """The same with the time after the last step, when the first process hands the whole model on."""
+    """The same with the time after the last step: the best weights are put back, and the first process hands the whole model on."""
     hardware, kept = cost.hardware, _best(shape, layout) if best else 0.0
-    parts = memory.export(shape, layout, None if hardware.cpu or hardware.memory_gb is None else hardware.memory_gb * GB)
-    nodes = {} if hardware.cpu else {"training": cost.host_gb, "export": (memory.export_host(shape) + kept) / GB}
+    parts = memory.export(shape, layout, _room(hardware))
     if hardware.cpu:
         parts = {**parts, "read back": memory.FP32 * shape.parameters, "process": memory.PROCESS, "best": kept}
     held = {name: value / GB for name, value in parts.items() if value}
     phases = {"training": cost.memory_gb, "export": math.fsum(held.values())}
     return replace(
-        cost,
+        cost if hardware.cpu else _on_nodes(cost, _node_phases(cost, shape, layout, kept)),
         memory=cost.memory if phases["training"] >= phases["export"] else held,
         phases=phases,
-        host_gb=max(nodes.values(), default=0.0),
-        host_phases=nodes,
     )
+
+
+def _room(hardware: Hardware) -> float | None:
+    """Bytes of a device; None where they are not known, and on CPUs, where all memory is the CPU's."""
+    return None if hardware.cpu or hardware.memory_gb is None else hardware.memory_gb * GB
+
+
+def _node_phases(cost: StageCost, shape: Shape, layout: Layout, kept: float) -> dict[str, float]:
+    """GB of the first node that are its processes' own, by phase; `kept`: bytes of the best weights."""
+    a_node, nodes = cost.hardware.processes_a_node, {"training": cost.host_gb}
+    if loading := memory.flattening_host(shape, layout, _room(cost.hardware)):
+        nodes["loading"] = a_node * (memory.PROCESS + loading) / GB
+    return {**nodes, "export": (memory.export_host(shape) + kept) / GB}
+
+
+def _on_nodes(cost: StageCost, nodes: Mapping[str, float]) -> StageCost:
+    return replace(cost, host_gb=max(nodes.values()), host_phases=nodes)

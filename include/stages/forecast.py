@@ -65,15 +65,14 @@ class Forecast:
         found = [
             f"Estimate of {cost.stage}, an upper bound, on {hardware.devices} {'process(es)' if hardware.cpu else 'device(s)'}:",
             f"  time        {_span(cost.total_s)} ({', '.join(f'{name} {_span(value)}' for name, value in cost.seconds.items())}), "
-            f"{cost.total_s * hardware.devices / 3600:.3g} device-hours, {cost.tokens:.3g} tokens; asked for are {self.job.time_limit_minutes} min an attempt",
+            f"{cost.device_hours:.3g} device-hours, {cost.tokens:.3g} tokens; asked for are {self.job.time_limit_minutes} min an attempt",
             f"  memory      {cost.memory_gb:.3g}{limit} GB a device: "
             + ", ".join(f"{name} {value:.3g}" for name, value in cost.memory.items()),
         ]
         if cost.phases:
             found.append("  by phase    " + ", ".join(f"{name} {value:.3g}" for name, value in cost.phases.items()) + " GB")
         if cost.host_gb:
-            phases = f" ({', '.join(f'{name} {value:.4g}' for name, value in cost.host_phases.items())})" if cost.host_phases else ""
-            found.append(f"  node memory {cost.host_gb:.4g} of {hardware.host_memory_gb:.4g} GB{phases}")
+            found.append(self._node_line())
         if cost.checkpoint_gb:
             told = (
                 f"{self.save_s:.3g} s measured in {self.measured.where}"
@@ -84,6 +83,15 @@ class Forecast:
             found.append(f"  standstill  {self.stall_share:.2%} of the time for checkpoints but the last, which is waited for")
         return found
 
+    def _node_line(self) -> str:
+        """What the processes have for themselves, and the pages of files beside it. That these don't all fit is said, and no reason to warn."""
+        cost, limit = self.cost, self.cost.hardware.host_memory_gb
+        phases = f" ({', '.join(f'{name} {value:.4g}' for name, value in cost.host_phases.items())})" if cost.host_phases else ""
+        over = limit is not None and cost.host_gb + cost.mapped_gb > limit
+        tight = "; they do not all fit beside it, so some are dropped and read again" if over else ", which may be dropped and read again"
+        of = f" of {limit:.4g}" if limit is not None else ""
+        return f"  node memory {cost.host_gb:.4g}{of} GB of its processes{phases}, and {cost.mapped_gb:.4g} GB of mapped files once a node{tight}"
+
     def warnings(self) -> list[str]:
         """What will probably not go as asked."""
         cost, hardware, found = self.cost, self.cost.hardware, []
@@ -93,7 +101,9 @@ class Forecast:
                 "offload, more processes that share the weights, or lora"
             )
         if hardware.host_memory_gb and cost.host_gb > hardware.host_memory_gb:
-            found.append(f"{cost.host_gb:.4g} GB of a node's memory are estimated, job.memory_gb asks for {hardware.host_memory_gb:.4g}")
+            found.append(
+                f"{cost.host_gb:.4g} GB of a node's memory are estimated beside mapped files, job.memory_gb asks for {hardware.host_memory_gb:.4g}"
+            )
         if self.stall_share > STALL_SHARE:
             found.append(
                 f"the work would stand still for {self.stall_share:.1%} of the time for its checkpoints, {STALL_SHARE:.0%} is usual: save_every_steps and "

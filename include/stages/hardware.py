@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from include.domain.errors import SpecError
 from include.settings.clusters import Cluster
@@ -16,6 +16,8 @@ _SIZE_IN_NAME = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([MB])(?![A-Za-z])"
 _WIDTH_TO_DEPTH = 128
 """Of the Llama family above a billion parameters: 32 layers of 4096, 80 of 8192."""
 FORWARD = 2.0
+HASH_GB_S = 1.0
+"""What a core hashes by sha256 in a second, the lower end of what `openssl speed sha256` shows (decision 17)."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class Hardware:
     """Devices of one stage, one a process. utilisation: share of the peak that training reaches (MFU).
 
     fp32_tflops: None: as peak_tflops. memory_gb: of a device; None where it is not known. host_memory_gb: of a node.
-    host_gb_s: what a process copies in a second from the CPU's memory to its device. processes_a_node: processes that share a node's memory. store_mb_s: what one process writes in a second.
+    host_gb_s: what a process copies in a second between the CPU's memory and its device. processes_a_node: processes that share a node's memory.
+    store_mb_s: what the store takes in a second, of however many processes. gpus_a_node: that the job has on each node, and held: on all of
+    them, whoever uses them; None: not known, and `devices` are counted.
     """
 
     devices: int = 8
@@ -37,11 +41,27 @@ class Hardware:
     processes_a_node: int = 1
     cpu: bool = False
     host_gb_s: float = 8.0
+    gpus_a_node: int | None = None
+    held: int | None = None
 
     def __post_init__(self) -> None:
         figures = (self.peak_tflops, self.bandwidth_gb_s, self.memory_gb or 1.0, self.fp32_tflops or 1.0, self.store_mb_s)
         if self.devices < 1 or min(figures) <= 0 or not 0 < self.utilisation <= 1:
             raise SpecError(f"estimate: devices, tflops, bandwidth and memory must be above 0, utilisation in (0, 1]: {self}")
+
+    @property
+    def counted(self) -> int:
+        """Devices whose time is paid: all that the job holds."""
+        return self.devices if self.held is None else self.held
+
+    @property
+    def nodes(self) -> int:
+        """On which the processes are."""
+        return math.ceil(self.devices / self.processes_a_node)
+
+    def times(self, jobs: int) -> "Hardware":
+        """That of so many jobs like this one."""
+        return replace(self, devices=jobs * self.devices, held=None if self.held is None else jobs * self.held)
 
     def rate(self, precision: str) -> float:
         """Operations a second of one device."""
@@ -125,4 +145,6 @@ def hardware_of(cluster: Cluster, job: JobSettings) -> Hardware | None:
         processes_a_node=a_node,
         cpu=device.kind == "cpu",
         host_gb_s=device.host_gb_s,
+        gpus_a_node=gpus if device.kind == "gpu" else None,
+        held=nodes * gpus if device.kind == "gpu" else None,
     )

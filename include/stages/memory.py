@@ -5,6 +5,10 @@ DeepSpeed keeps a float32 master of its part beside the weights from stage 1 on.
 recomputation, with fused attention and without sequence parallelism: 10 + 24 / t bytes a token, layer and unit of width in bf16
 over t tensor parallel ranks (Korthikanti et al. 2022, equation 2 without its quadratic term), twice that in float32. The first of
 several pipeline stages has as many micro-batches under way as there are stages, so dividing the layers spares it nothing.
+
+Of a node's memory there are two figures. A float32 folder that is loaded is mapped: its pages are the file's, the processes of a node share
+them, and the kernel may drop and read them again (`tests/training/test_mapped_weights.py`). Private is what a process writes, converts,
+gathers or copies.
 """
 
 from dataclasses import dataclass
@@ -76,6 +80,21 @@ class Layout:
         """Processes among which the rows of a batch are shared out."""
         return self.ranks // self.copy
 
+    @property
+    def writers(self) -> int:
+        """Processes that share out a checkpoint: all at ZeRO 1 to 3, Megatron's first copy of the weights, else the first one alone."""
+        return self.writers_among(self.ranks)
+
+    def writers_among(self, processes: int) -> int:
+        """Those of them among the first so many processes; a node that comes later has no more of them than the first.
+
+        Megatron's ranks of one layer's weights are neighbours, then come those that share the rows, then the stages of a pipeline.
+        """
+        there = range(min(processes, self.ranks))
+        if self.deepspeed:
+            return len(there) if self.zero_stage else min(1, len(there))
+        return sum(rank // self.tensor % self.data == 0 for rank in there)
+
 
 def state(shape: Shape, layout: Layout) -> dict[str, float]:
     """What must be there whatever is computed: weights, master, gradients, moments; nothing of it is an upper bound."""
@@ -134,9 +153,22 @@ def export(shape: Shape, layout: Layout, room: float | None) -> dict[str, float]
     return {**rest, **({"whole model": whole} if fits else {})}
 
 
+def file(shape: Shape) -> float:
+    """Bytes of a model's folder, and so of its mapped pages: once a node, however many processes load it."""
+    return FP32 * shape.parameters
+
+
 def export_host(shape: Shape) -> float:
-    """Bytes of CPU memory of the first process then: the whole model, and once more as it is read back."""
-    return PROCESS + 2 * FP32 * shape.parameters
+    """Private bytes of the first process then: the whole model. What is read back to be compared is mapped."""
+    return PROCESS + FP32 * shape.parameters
+
+
+def flattening_host(shape: Shape, layout: Layout, room: float | None) -> float:
+    """Private bytes of each process while DeepSpeed lays weights in one buffer at ZeRO 1 and 2: none on a device that has room for them twice,
+    else twice in the CPU's memory (0.19: `param.cpu_data`, and the buffer of all)."""
+    trained = FP32 * shape.parameters * layout.trained_share
+    tight = room is not None and FP32 * shape.parameters + trained > room
+    return 2 * trained if layout.deepspeed and layout.zero_stage in (1, 2) and tight else 0.0
 
 
 def answering(shape: Shape, rows: int, length: int, weight_bytes: int) -> dict[str, float]:
@@ -156,8 +188,12 @@ def frozen(shape: Shape, precision: str) -> float:
     return 2 * shape.parameters + FP32 * shape.vocabulary * shape.hidden
 
 
-def first_process(shape: Shape, layout: Layout) -> float:
-    """Bytes of CPU memory that the first process needs on top for a checkpoint of whole tensors: gathered, or copied to be
-    written behind the work; never both, and never of two checkpoints."""
-    apart = layout.ranks > 1 or layout.zero_stage > 0 or layout.background
-    return CHECKPOINT * shape.parameters * layout.trained_share * int(apart)
+def pieces(shape: Shape, layout: Layout) -> float:
+    """Bytes of a checkpoint that one of its writers copies to the CPU and writes."""
+    return CHECKPOINT * shape.parameters * layout.trained_share / layout.writers
+
+
+def saving(shape: Shape, layout: Layout) -> float:
+    """Bytes of CPU memory that each writer needs on top for a checkpoint: its pieces, or the whole, copied once and never of two checkpoints."""
+    apart = layout.ranks > 1 or layout.zero_stage > 0 or layout.background or not layout.deepspeed
+    return pieces(shape, layout) * int(apart)

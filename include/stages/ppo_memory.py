@@ -11,7 +11,7 @@ from include.stages.hardware import Hardware
 from include.stages.memory import Layout, Shape
 
 Parts = dict[str, float]
-PASSING = ("activations", "logits", "bf16 copies", "buckets", "gathered", "cache", "prompt pass")
+PASSING = ("activations", "logits", "bf16 copies", "buckets", "gathered", "cache", "prompt pass", "generator's passes")
 """Parts that a smaller batch or bucket makes smaller; the others are there whatever is chosen."""
 _TAKE_TURNS = ("activations", "logits", "bf16 copies", "gathered")
 """What the trained one of actor and critic needs while the other waits."""
@@ -28,7 +28,7 @@ def layout_of(settings: PpoSettings, hardware: Hardware) -> Layout:
         zero_stage=settings.zero_stage,
         offload=settings.offload,
         precision=settings.precision,
-        rows=settings.micro_batch,
+        rows=min(settings.micro_batch, math.ceil(settings.minibatch / hardware.devices)),
         length=settings.max_length,
         background=settings.save_in_background,
         trained_share=memory.ADAPTER_SHARE if settings.lora else 1.0,
@@ -40,13 +40,13 @@ def phases(settings: PpoSettings, shape: Shape, hardware: Hardware, members: int
     layout = layout_of(settings, hardware)
     both = {name: 2 * value for name, value in memory.state(shape, layout).items()}
     stays, comes = _frozen(settings, shape, members)
-    beside = _beside(settings, shape, hardware, _cache(settings, shape))
+    beside = _beside(settings, shape, hardware, layout)
     held = {**both, **_buckets(shape, layout), **stays, **beside}
     if settings.lora and settings.zero_stage == 3:
         held["drawing"] = memory.frozen(shape, settings.precision)  # its base stays, the adapters alone are filled in
     return {
         "loading": _loading(settings, shape, layout, stays),
-        "drawing": {**held, **_drawing(settings, shape)},
+        "drawing": {**held, **_drawing(settings, shape, _rows(settings, hardware))},
         "scoring": {**held, **comes, **_scoring(settings, shape, layout)},
         "update": {**held, **_update(settings, shape, layout, hardware)},
         "export": _export(shape, layout, hardware),
@@ -62,9 +62,35 @@ def largest(found: dict[str, Parts]) -> Parts:
     return max(found.values(), key=lambda parts: math.fsum(parts.values()))
 
 
-def mapped_bytes(settings: PpoSettings, shape: Shape, members: int) -> float:
-    """Of a node's memory: the files of frozen models that are brought to the device again and again, once for all processes."""
-    return (_references(settings) + members) * memory.FP32 * shape.parameters if settings.frozen == "host" else 0.0
+def held_bytes(settings: PpoSettings, shape: Shape, members: int) -> float:
+    """The files of frozen models that are brought to the device again and again, once for all processes of a node."""
+    return (_references(settings) + members) * memory.file(shape) if settings.frozen == "host" else 0.0
+
+
+def mapped_bytes(settings: PpoSettings, shape: Shape, layout: Layout, members: int) -> float:
+    """All files that the processes of a node map, once: the policy's, which is the reference's, the members', of which the critic's is the
+    first, and the weights that a generator of its own is handed."""
+    return (1 + members) * memory.file(shape) + _published(settings, shape, layout)
+
+
+def generator_host(settings: PpoSettings, shape: Shape, layout: Layout) -> float:
+    """Private bytes of a node for generators beside the trainer: their processes, the first rank's copy of the weights they are handed, and,
+    where each iteration has its version, those of earlier versions that a checkpoint takes along."""
+    return 0.0 if settings.generation == "in_process" else settings.generators * memory.PROCESS + _published(settings, shape, layout)
+
+
+def _published(settings: PpoSettings, shape: Shape, layout: Layout) -> float:
+    return int(settings.generation != "in_process") * version_bytes(shape, layout) + earlier_bytes(settings, shape, layout)
+
+
+def version_bytes(shape: Shape, layout: Layout) -> float:
+    """Of the actor as it is published: what it learns, exact."""
+    return memory.FP32 * shape.parameters * layout.trained_share
+
+
+def earlier_bytes(settings: PpoSettings, shape: Shape, layout: Layout) -> float:
+    """Of the earlier versions in a checkpoint, by which the next iterations are drawn; the first rank alone has them."""
+    return settings.lag.limit * version_bytes(shape, layout) if settings.generation == "apart" else 0.0
 
 
 def brought_bytes(settings: PpoSettings, shape: Shape, members: int) -> float:
@@ -94,13 +120,10 @@ def _buckets(shape: Shape, layout: Layout) -> Parts:
     return {"buckets": 2 * found["buckets"]} if "buckets" in found else {}
 
 
-def _cache(settings: PpoSettings, shape: Shape) -> float:
-    return memory.answering(shape, _rows(settings), settings.max_length, memory.FP32)["cache"]
-
-
-def _rows(settings: PpoSettings) -> int:
-    """Answers that a device writes side by side."""
-    return min(settings.generation_batch, settings.prompts_per_iteration)
+def _rows(settings: PpoSettings, hardware: Hardware) -> int:
+    """Answers that a rank writes side by side: the ranks share those of an iteration, and those of a look."""
+    most = max(settings.prompts_per_iteration, settings.heldout.prompts if settings.heldout.every else 0)
+    return min(settings.generation_batch, math.ceil(most / hardware.devices))
 
 
 def _passing(settings: PpoSettings, shape: Shape, tokens: float) -> float:
@@ -109,14 +132,19 @@ def _passing(settings: PpoSettings, shape: Shape, tokens: float) -> float:
     return tokens * shape.hidden * width * _NO_GRAD_LAYERS
 
 
-def _drawing(settings: PpoSettings, shape: Shape) -> Parts:
-    """A whole copy of the actor where it is cut up; else autocast's copies of the actor's own weights."""
-    rows, prompt = _rows(settings), max(1, settings.max_length - settings.max_new_tokens)
-    parts = {
-        "cache": _cache(settings, shape),
+def _writing(settings: PpoSettings, shape: Shape, rows: int) -> Parts:
+    """Of a model that writes so many answers side by side, beside its weights."""
+    prompt = max(1, settings.max_length - settings.max_new_tokens)
+    return {
+        "cache": memory.answering(shape, rows, settings.max_length, memory.FP32)["cache"],
         "prompt pass": _passing(settings, shape, rows * prompt),
         "logits": rows * shape.vocabulary * memory.FP32 * _CHOICE_COPIES,
     }
+
+
+def _drawing(settings: PpoSettings, shape: Shape, rows: int) -> Parts:
+    """A whole copy of the actor where it is cut up; else autocast's copies of the actor's own weights."""
+    parts = _writing(settings, shape, rows)
     if settings.zero_stage == 3:
         parts["drawing"] = memory.frozen(shape, settings.precision)
     elif settings.precision == "bf16_autocast":
@@ -160,12 +188,27 @@ def _export(shape: Shape, layout: Layout, hardware: Hardware) -> Parts:
     return {**memory.export(shape, layout, room), **({"read back": memory.FP32 * shape.parameters} if hardware.cpu else {})}
 
 
-def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, cache: float) -> Parts:
-    """With a generator in a process of its own: each rank holds a copy of an earlier actor to check old answers with, and where every GPU
-    of a node has its rank (or nobody says how many there are) the first one's holds the generator too."""
-    if settings.generation != "own_process":
+def own_gpus(settings: PpoSettings, hardware: Hardware) -> bool:
+    """Whether generators have GPUs that no rank has. Where the site is not known the recipe alone says how many there are."""
+    gpus = settings.job.gpus if hardware.gpus_a_node is None else hardware.gpus_a_node
+    beside = settings.generation != "in_process" and not hardware.cpu
+    return beside and gpus is not None and gpus > hardware.processes_a_node
+
+
+def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, layout: Layout) -> Parts:
+    """With generators beside the trainer: each rank holds a copy of an earlier actor to check old answers with, and where every GPU
+    of a node has its rank (or nobody says how many there are) the first one's holds the generators too."""
+    if settings.generation == "in_process":
         return {}
     copy = memory.FP32 * shape.parameters
-    own_gpu = not hardware.cpu and settings.job.gpus is not None and settings.job.gpus > hardware.processes_a_node
+    if own_gpus(settings, hardware):
+        return {"earlier actor": copy}
     process = memory.PROCESS if hardware.cpu else 0.0
-    return {"earlier actor": copy, **({} if own_gpu else {"generator": copy + cache + process})}
+    passes = _writing(settings, shape, min(settings.generation_batch, settings.prompts_per_iteration))
+    # autocast keeps the rounded copies of weights that can be trained, from one token to the next
+    rounded = 2 * shape.parameters * layout.trained_share if settings.precision == "bf16_autocast" else 0.0
+    return {
+        "earlier actor": copy,
+        "generator": settings.generators * (copy + process),
+        "generator's passes": settings.generators * (math.fsum(passes.values()) + rounded),
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from include.runtime.checkpoint import Owned
+from include.runtime.pieces import Owned
 from include.runtime.settings import Settings
 
 OVERFIT_RISE = 0.02

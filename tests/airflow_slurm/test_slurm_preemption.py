@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -56,6 +57,7 @@ def pushed_out(slurm: PrivateSlurm, task: Task, deferred: TaskDeferred, runs: Pa
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(task.wait, deferred, 100)
         asyncio.run(appears(runs))
+        time.sleep(1.1)  # Slurm counts whole seconds: so long at the least it has run
         all_nodes = ("--partition=urgent", f"--nodes={len(slurm.settings.node_names)}", "--exclusive", "--mem=50M")
         slurm.run("sbatch", *all_nodes, "--job-name=urgent", "--output=/dev/null", "--wrap=sleep 2")
         return waiting.result()

@@ -13,6 +13,7 @@ PERMISSIONS: list[tuple[str, str, Any, set[str]]] = [
     ("GET", "/v1/annotation-batches/B", None, {"pipeline", "admin"}),
     ("GET", "/v1/annotation-batches/B/labels", None, {"pipeline"}),
     ("POST", "/v1/annotation-batches/B/close", None, {"pipeline"}),
+    ("GET", "/v1/labels?since=2026-01-01T00:00:00Z&until=2026-01-08T00:00:00Z", None, {"pipeline"}),
     ("POST", "/v1/labels/L/withdraw", {"reason": "a reason"}, {"pipeline", "admin"}),
     ("POST", "/v1/annotators/ann_x/withdraw", {"reason": "a reason"}, {"pipeline", "admin"}),
     ("POST", "/v1/erasures", {"prompt_ids": ["sha256:" + "0" * 64]}, {"pipeline"}),

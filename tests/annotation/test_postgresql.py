@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from include.annotation.assignment import Annotator, Desk, next_task
 from include.annotation.batches import Order, create_batch
 from include.annotation.database import Database
+from include.annotation.interval import labels_between
 from include.annotation.labels import Submission, submit
 from include.annotation.progress import progress
 from include.annotation.requests import BatchIn, LabelIn
 from include.annotation.snapshot import snapshot
 from include.annotation.tables import metadata
+from include.annotation.withdrawals import Withdrawal, withdraw
 from tests import postgres
 from tests.annotation.support import Clock, batch, gold
 
@@ -53,6 +56,23 @@ def test_many_at_once_share_no_task_and_leave_no_gap(database: Database) -> None
     assert sum(run[True] for run in runs) == 40 + 3
     assert progress(database, receipt["batch_id"])["mark"] == 40
     assert progress(database, receipt["batch_id"])["gold"]["labels"] == 3
+
+
+def test_an_interval_is_read_page_by_page_as_it_stood_at_its_end(database: Database) -> None:
+    receipt, _ = _create(database, "interval", batch(5, gold_items=[gold(100)]))
+    _work(database, receipt["batch_id"], "ann_interval")
+    moment = Clock()()
+    span = (moment - timedelta(hours=1), moment + timedelta(hours=1), moment + timedelta(days=1))
+    whole = labels_between(database, *span, limit=1000)["labels"]
+    first = labels_between(database, *span, limit=3)
+    second = labels_between(database, *span, after=first["next"], limit=1000)
+    assert first["labels"] + second["labels"] == whole
+    mine = [one for one in whole if one["label"]["annotator_id"] == "ann_interval"]
+    assert Counter(one["purpose"] for one in mine) == {"train": 5, "gold": 1}
+    withdraw(database, Withdrawal(mine[0]["label"]["label_id"], "misread", "me", moment + timedelta(minutes=1)))
+    assert len(labels_between(database, *span, limit=1000)["labels"]) == len(whole) - 1
+    before = (span[0], moment + timedelta(seconds=1), span[2])
+    assert labels_between(database, *before, limit=1000)["labels"] == whole
 
 
 def test_the_same_key_from_many_is_one_batch(database: Database) -> None:

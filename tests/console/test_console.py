@@ -79,7 +79,7 @@ def test_a_stranger_is_refused_everywhere(app: FastAPI, stranger: TestClient, re
 
 READ = {
     "RUN": ["", "impact?ref=label:l1", "compare", "v1/releases", "v1/cost?ref=champion"],
-    "AUDIT_LOG": ["ledger", "v1/ledger", "lineage?ref=champion", "v1/lineage?ref=champion", "deployments/sha256:0"],
+    "AUDIT_LOG": ["ledger", "v1/ledger", "audits", "v1/audits", "lineage?ref=champion", "v1/lineage?ref=champion", "deployments/sha256:0"],
     "TASK_LOGS": ["validation/r1/", "validation/r1/index.html"],
 }
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from include.data import regex_time
 from include.data.build import build_datasets
-from include.data.errors import ValidationStopped
+from include.data.errors import DataError, ValidationStopped
 from include.data.own_expectations import _COLUMNS, own_expectations
 from include.data.report import ValidationOutcome
 from include.settings.expectations import COLUMNS, COMPOUND, KINDS, Expectation
@@ -102,6 +103,42 @@ def test_mostly_lets_a_share_be_otherwise(tmp_path: Path) -> None:
     some = _expected("expect_column_values_to_match_regex", regex="^Because", mostly=0.9)
     assert _build(tmp_path, some, rows=rows).validation.passed
     assert "3 of 40" in _stopped(tmp_path, {**some, "arguments": {"regex": "^Because", "mostly": 0.95}}, rows=rows).report.text
+
+
+BACKTRACKS = r"(?!x)(a+)+$"
+"""Takes twice as long with each further `a` before a `b`."""
+
+
+@pytest.mark.parametrize("kind", ["expect_column_values_to_match_regex", "expect_column_values_to_not_match_regex"])
+def test_a_regular_expression_that_stands_still_is_ended_and_named_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(regex_time, "ROW_S", 0.5)
+    rows = demonstrations(12)
+    rows[7] = {**rows[7], "response": "a" * 26 + "b"}
+    met = _expected("expect_column_value_lengths_to_be_between", min_value=5)
+    stopped = _stopped(tmp_path, {**_expected(kind, regex=BACKTRACKS), "why": "agreed"}, met, rows=rows)
+    assert stopped.report.outcome is ValidationOutcome.COULD_NOT_CHECK
+    (slow,) = (check for check in stopped.report.checks if check.outcome is ValidationOutcome.COULD_NOT_CHECK)
+    assert (slow.name, slow.column) == (kind, "response")
+    assert slow.seen.startswith(f"regular expression {BACKTRACKS!r} took longer than 0.5 s, and stood at row e7 (")
+    assert slow.seen.endswith("(agreed)")
+    (other,) = (check for check in stopped.report.checks if check.name == met["expect"])
+    assert (other.outcome, other.evaluated) == (ValidationOutcome.PASSED, 12)
+
+
+def test_rows_that_take_too_long_together_are_ended_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regex_time, "WHOLE_S", 1.0)
+    found = regex_time.stands_still(BACKTRACKS, ["b", *["a" * 21 + "b"] * 1000])
+    assert found is not None
+    assert (found.seconds, 0 < found.row < 1000) == (1.0, True)
+
+
+def test_what_can_be_searched_is_no_matter_of_time() -> None:
+    assert regex_time.stands_still(r"^\d+\s(\w+)$", ["12 é", "", "\ud800", "no"] * 5000) is None
+    assert regex_time.stands_still("a", []) is None
+    with pytest.raises(DataError, match=r"(?s)ended:.*missing \)"):
+        regex_time.stands_still("(", ["a"])
 
 
 def test_every_kind_is_one_of_great_expectations_with_these_arguments_and_every_column_is_known() -> None:

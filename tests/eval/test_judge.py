@@ -116,6 +116,15 @@ def test_both_orders_are_asked_and_equal_answers_are_not(store: Store, server: C
     assert {request["temperature"] for request in server.requests} == {0.0}
 
 
+def test_answers_that_are_not_one_for_each_item_are_judged_by_nobody(store: Store, server: ChatServer) -> None:
+    for name, ours, theirs in (("short", [GOOD] * (ITEMS - 1), [BAD] * ITEMS), ("long", [GOOD] * ITEMS, [BAD] * (ITEMS + 2))):
+        found = run(store, asked(store, name, ours, theirs), url=server.url)
+        assert found.code != 0
+        wrong = ours if len(ours) != ITEMS else theirs
+        assert f"{len(wrong)} answers of {OURS if wrong is ours else THEIRS} on suite chat, which has {ITEMS} items" in found.report.message
+    assert server.requests == []
+
+
 def test_a_judge_that_likes_the_first_answer_says_tie_and_its_habit_is_counted(store: Store) -> None:
     with serving(lambda first, second: "Verdict: A") as told:
         found = told_by(run(store, asked(store, "habit", [GOOD] * ITEMS, [BAD] * ITEMS), url=told.url))
@@ -192,7 +201,7 @@ def test_a_tiny_local_model_is_named_by_digest_and_its_babble_is_no_verdict(stor
         "tokenizer": tokenizer_digest(folder),
         "chat_template": chat_template_digest(folder),
     }
-    found = told_by(run(store, asked(store, "local", [GOOD] * 3, [BAD] * 3, who)))
+    found = told_by(run(store, asked(store, "local", [GOOD] * ITEMS, [BAD] * ITEMS, who, items=3)))
     assert found["who"] == who
     assert (found["counts"]["pairs"], found["counts"]["no_verdict_pairs"]) == (3, 3)
     assert {pair["value"] for pair in found["pairs"]} == {None}

@@ -74,6 +74,15 @@ def test_a_part_of_the_earlier_one_counts_in_the_runs_tokens_too(store: Store, b
         assert values(alone, "model", metric, "words") == pytest.approx(values(beside, "champion", metric, "words"))
 
 
+def test_what_a_token_costs_is_counted_in_the_runs_tokens(beside: MeasurementTable) -> None:
+    """Seconds are each deployment's own; how many tokens they gave is counted alike, as the lengths are."""
+    for role in ("candidate", "champion"):
+        seconds, speed, cost = (values(beside, role, metric, "words") for metric in ("latency_s", "tokens_per_s", "device_s_per_1k_tokens"))
+        lengths = values(beside, role, "length_tokens", "words")
+        assert {item: speed[item] * seconds[item] for item in seconds} == pytest.approx({item: lengths[item] for item in seconds})
+        assert cost == pytest.approx({item: 1000 * seconds[item] / lengths[item] for item in seconds})
+
+
 def test_an_answer_told_again_keeps_its_text_and_its_end(store: Store) -> None:
     other = load_tokenizer(Path(store.places["earlier"].path))
     ours = load_tokenizer(Path(store.places["candidate"].path))

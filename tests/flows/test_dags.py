@@ -23,6 +23,7 @@ DAGS = {
     "align_policy",
     "alignment_refresh",
     "apply_retention",
+    "audit_annotation",
     "build_dataset",
     "collect_preferences",
     "erase_data",
@@ -108,8 +109,12 @@ def test_the_whole_chain_emits_no_asset_and_every_phase_ends_with_its_own(dags: 
     }
 
 
-def test_only_time_starts_an_evaluation_and_no_asset_the_whole_chain(dags: Mapping[str, Any]) -> None:
-    assert dags["evaluate_policy"]["timetable"] == "CronDataIntervalTimetable"
+def test_the_audit_asks_a_service_again_that_is_away_and_says_at_once_what_it_found(dags: Mapping[str, Any]) -> None:
+    assert {task["id"]: task["retries"] for task in dags["audit_annotation"]["tasks"]} == {"audit": 3, "review": 0}
+
+
+def test_only_time_starts_an_evaluation_or_an_audit_and_no_asset_the_whole_chain(dags: Mapping[str, Any]) -> None:
+    assert {dags[name]["timetable"] for name in ("evaluate_policy", "audit_annotation")} == {"CronDataIntervalTimetable"}
     assert dags["alignment_refresh"]["timetable"] == "NullTimetable"
     assert {dag for dag, found in dags.items() if found["timetable"] == "AssetTriggeredTimetable"} == {
         "align_policy",

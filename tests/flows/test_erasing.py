@@ -133,6 +133,16 @@ def test_the_texts_go_and_everything_else_stays(world: World) -> None:
     assert ADA not in json.dumps([row.to_json() for row in rows])
 
 
+def test_what_a_model_judge_keeps_of_answers_goes_with_them(world: World) -> None:
+    """Its runs are of the stage `evaluate`, by another program."""
+    asked_judge = {"answers": world.candidates, "suite_chat": world.others["content_hash"]}
+    verdicts = world.run("evaluate", asked_judge, "judgements", "report", "verdicts", program="include.eval.judge")
+    key = world.catalog.runs.producing(verdicts)[0].key
+    erase(asked())
+    left = {path.name for path in (world.plane.store_root / RunDir(key).attempt("1-7.0")).iterdir()}
+    assert left == {"output", "report.json"}
+
+
 def test_a_reader_is_told_that_it_was_erased(world: World) -> None:
     erase(asked())
     with pytest.raises(Erased, match="was erased by olga at .*: asked to be forgotten"):

@@ -102,10 +102,10 @@ def test_a_policy_rate_that_is_seldom_meant_is_warned_of_before_the_job_is_submi
     stage_work.prepare("policy", plane.run(), POLICY_GIVEN)
     assert "sft.learning_rate" not in caplog.text
     body = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())["dpo"]
-    plane.change_recipe("tiny", dpo=body | {"learning_rate": 5e-4})
+    plane.change_recipe("tiny", dpo=body | {"learning_rate": 2.5e-4})
     stage_work.prepare("policy", plane.run(), POLICY_GIVEN)
     assert (
-        "dpo.learning_rate 0.0005 is 2 times below sft.learning_rate 0.001; usual is 10 to 100 times, here 1e-05 to 0.0001" in caplog.text
+        "dpo.learning_rate 0.00025 is 2 times below sft.learning_rate 0.0005; usual is 10 to 100 times, here 5e-06 to 5e-05" in caplog.text
     )
 
 
@@ -135,7 +135,8 @@ def test_large_recipes_plan_and_what_their_method_needs_fits_the_example(plane: 
         if stage != "generate":
             hardware, whole = made.cost.hardware, 4 * shape_of(recipe(name)).parameters / 1e9
             assert made.cost.phases["export"] < hardware.memory_gb < 261
-            assert 2 * whole < made.cost.host_phases["export"] < hardware.host_memory_gb, "the model, and once more as it is read back"
+            assert whole < made.cost.host_phases["export"] < hardware.host_memory_gb
+            assert made.cost.host_gb + made.cost.mapped_gb < hardware.host_memory_gb, "no page of a file need be dropped"
             assert (whole <= made.cost.phases["export"]) == (name == "assistant-7b"), "65 billion are handed on from the CPU's memory"
     base: StageSettings = recipe(name).base
     assert base.job.memory_gb is not None

@@ -22,6 +22,7 @@ from include.flows.errors import FlowError, Rejected
 from include.flows.evaluation_tasks import Asked, judge_candidate
 from include.flows.gates_fit import require_gates_fit
 from include.flows.judge_operator import JudgeOperator
+from include.flows.measured import gate_set
 from include.flows.model_judge import something_to_judge
 from include.flows.planners import PLANNERS
 from include.gates.errors import GateError
@@ -189,6 +190,27 @@ def test_a_judge_that_gives_too_few_verdicts_is_not_evaluated(control: Plane, pe
     asked = Asked(by_people(made, people), judged(made, silent=5))
     with pytest.raises(Rejected, match=rf"5 of {ITEMS} pairs have no verdict, 10% may"):
         judge_candidate(made.run, made.wanted, made.result, asked)
+
+
+def test_what_a_judge_must_show_is_part_of_the_gates_that_a_verdict_is_bound_to(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    made = Evaluated(control, tmp_path)
+    panel = by_people(made, people)
+    mixed = services.store().read_json(f"{panel['path']}/panel.json")
+    flip_some_of_what_people_said(mixed, made)
+    asked = Asked(rewritten(mixed, panel), judged_like(made, mixed))
+    first = judge_candidate(made.run, made.wanted, made.result, asked)["policies"]
+    seen = {first}
+    for changed in ({"min_kappa": 0.5}, {"min_calibration": 11}, {"max_no_verdict_share": 0.2}):
+        control.change_recipe("tiny", model_judge={**JUDGE, **changed})
+        seen.add(gate_set(made.run).digest)
+    assert len(seen) == 4
+    control.change_recipe("tiny", model_judge={**JUDGE, "generation_batch": 2})
+    assert gate_set(made.run).digest == first, "how it is run is no rule"
+
+
+def test_gates_of_a_recipe_without_a_judge_keep_their_digest(plane: Plane) -> None:
+    assert recipe("quickstart").model_judge is None
+    assert gate_set({"recipe": "quickstart"}).digest == "sha256:81e4d45348afb18106e3bfdfe730fe55b15eb7334eaea62a21c2e77034144a89"
 
 
 def test_a_judge_without_people_is_not_heard(control: Plane, tmp_path: Path) -> None:

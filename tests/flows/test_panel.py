@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -21,9 +22,9 @@ from include.data.annotation_client import AnnotationClient, Judgement
 from include.domain.canonical import digest, sha256_bytes
 from include.domain.layout import RunDir
 from include.domain.manifest import FileEntry, Manifest
-from include.domain.records import Message
+from include.domain.records import Label, Message, record_digest
 from include.domain.spec import Report
-from include.flows import data_tasks, panel, services
+from include.flows import data_tasks, panel, panel_result, services
 from include.flows.benches import bench_of
 from include.flows.errors import FlowError, NoAnswer, Rejected
 from include.flows.evaluation_tasks import Asked, judge_candidate, register
@@ -44,6 +45,7 @@ from tests.flows.things import ROOT, TEMPLATE, TOKENIZER
 from tests.stores.things import manifest
 
 ITEMS = 16
+CARD = "card 4111 1111 1111 1111"
 PANEL: dict[str, Any] = {"rubric": "worked-answers@1", "min_labels": 10, "agreement_not_applicable_passes": True}
 GATE = {"group": "human_pairwise", "metric": "human_win_rate", "suite": "chat", "min_n": 12}
 GATES = [
@@ -80,8 +82,9 @@ def chat(folder: Path) -> dict[str, Any]:
 class Evaluated:
     """A candidate that was evaluated beside base, SFT model and anchor (the SFT model): what every one of them answered."""
 
-    def __init__(self, plane: Plane, folder: Path, says: str = "a good answer", **run: Any) -> None:
-        self.run = plane.run(auto=False, **run)
+    def __init__(self, plane: Plane, folder: Path, says: str = "a good answer", cards: int = 0, **run: Any) -> None:
+        """cards: so many of the candidate's answers hold the number of a card."""
+        self.run, self.cards = plane.run(auto=False, **run), cards
         refs = {role: ModelRef("model", weights(role)[0].digest, TOKENIZER, TEMPLATE) for role in ("base", "sft")}
         own = "sft" if says == "a bad answer" else "candidate"  # a copy answers the same
         refs["candidate"] = ModelRef("model", weights(own)[0].digest, TOKENIZER, TEMPLATE)
@@ -115,7 +118,10 @@ class Evaluated:
                 "roles": names,
                 "generation": generation,
                 "backend": digest("test", "backend"),
-                "texts": [f"{said[names[0]]} to {name}" for name in ids],
+                "texts": [
+                    f"{said[names[0]]} to {name}" + (f", {CARD}" if "candidate" in names and at < self.cards else "")
+                    for at, name in enumerate(ids)
+                ],
                 "finish_reasons": ["eos"] * ITEMS,
             }
             for of, names in roles.items()
@@ -265,6 +271,66 @@ def test_fewer_people_than_the_recipe_asks_for_are_no_panel(control: Plane, peop
     assert no.value.reason.startswith("not evaluated: people_prefer_it")
 
 
+def test_who_could_judge_nothing_is_none_of_the_people(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    made = Evaluated(control, tmp_path)
+    trigger = waits(made.sensor())
+    people.add("other", "annotator", "human")
+    for name in trigger.batches:
+        people.label("other", people.next("other", name)["task"]["task_id"], "cannot_judge")
+        compare(people, "annotator", 100, batch_id=name)
+    assert [text.split(" (batch")[0] for text in trigger._look()] == ["1 more people (1 of 2)"] * 2
+    panel = panel_of(made.run, (asked := made.sensor().resume(CONTEXT, {"status": "ready"})), made.spec.config["scorers"], made.result).body
+    assert [sorted(one["annotators"].values()) for one in panel["comparisons"]] == [[1, ITEMS - 1]] * 2
+    assert [list(one["judged"].values()) for one in panel["comparisons"]] == [[ITEMS - 1]] * 2
+    with pytest.raises(Rejected, match="15 labels of 1 people count beside sft, anchor, human_pairwise.min_annotators asks for 2"):
+        made.judged(asked)
+
+
+def test_labels_of_another_kind_are_counted_and_named(
+    control: Plane, people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch  # noqa: F811
+) -> None:  # fmt: skip
+    made = Evaluated(control, tmp_path)
+    batches = waits(made.sensor()).batches
+    people.add("shown", "annotator", "demo")
+    compare(people, "shown", 3, batch_id=batches[0])
+    everybody(people, batches)
+    monkeypatch.setattr(panel_result, "kinds_of", lambda found: ("human",))
+    panel = panel_of(made.run, made.sensor().execute(CONTEXT), made.spec.config["scorers"], made.result).body
+    assert sorted(one["not_counted"].get("demo", 0) for one in panel["comparisons"]) == [0, 3]
+    assert sum("; labels that do not count: demo 3" in one["note"] for one in panel["comparisons"]) == 1
+
+
+def test_labels_that_were_changed_under_a_frozen_panel_are_refused(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    made = Evaluated(control, tmp_path)
+    batches = waits(made.sensor()).batches
+    everybody(people, batches)
+    made.sensor().execute(CONTEXT)
+    with sqlite3.connect(people.folder / "annotation.sqlite") as database:
+        for (name,) in database.execute("select name from sqlite_master where type = 'trigger' and tbl_name = 'labels'").fetchall():
+            database.execute(f"drop trigger {name}")  # the service itself lets nobody change a label
+        query = "select label_id, record from labels where batch_id = ? limit 1"
+        label_id, record = database.execute(query, (batches[0],)).fetchone()
+        changed = {**json.loads(record), "verdict": "tie", "chosen_candidate_id": None, "rejected_candidate_id": None}
+        values = (json.dumps(changed), record_digest("label", Label.from_json(changed)), label_id)
+        database.execute("update labels set record = ?, digest = ? where label_id = ?", values)
+    with pytest.raises(FlowError, match=f"the labels of panel batch {batches[0]} were frozen as sha256:.* changed under it"):
+        made.sensor().execute(CONTEXT)
+
+
+def test_answers_that_are_not_one_for_each_item_are_compared_by_nobody() -> None:
+    items = [{"id": name, "prompt_id": name, "group": name, "slices": {}} for name in ("a", "b", "c")]
+    side = {"suite": "chat", "model": "m", "generation": "g", "backend": "b"}
+    whole = {**side, "deployment": "ours", "roles": ["candidate"], "texts": ["1", "2", "3"]}
+    body = {"schema": "align/answers/v1", "suites": {"chat": {"digest": "d", "items": items}}}
+    for texts in (["x", "y"], ["x", "y", "z", "w"]):
+        answers = {**body, "answers": [whole, {**side, "deployment": "theirs", "roles": ["sft"], "texts": texts}]}
+        with pytest.raises(FlowError, match=f"gave {len(texts)} answers of sft on suite chat, which has 3 items"):
+            panel.pairings(answers, [("chat", "sft")])
+    answers = {**body, "answers": [whole, {**side, "deployment": "theirs", "roles": ["sft"], "texts": ["x", "y", "z"]}]}
+    (first,) = panel.pairings(answers, [("chat", "sft")], most=2)
+    assert [(item["id"], own, other) for item, own, other in first.texts()] == [("a", "1", "x"), ("b", "2", "y")]
+
+
 def test_what_people_said_of_other_answers_is_not_this_evaluation_s(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
     made = Evaluated(control, tmp_path)
     everybody(people, waits(made.sensor()).batches)
@@ -383,8 +449,32 @@ def test_answers_of_a_refused_kind_are_compared_with_nothing(control: Plane, peo
     control.change_recipe("tiny", data={**data, "pii": {"refuse": ["CARD"]}})
     made = Evaluated(control, tmp_path, "card 4111 1111 1111 1111")
     opened = panel.open_panel(made.run, made.wanted, made.result)
-    assert [(one.batch_id, one.unseen) for one in opened] == [(None, ITEMS)] * len(opened)
+    assert [(one.batch_id, len(one.unseen)) for one in opened] == [(None, ITEMS)] * len(opened)
     assert opened
+
+
+def refuse_cards(plane: Plane, most: float) -> None:
+    data = yaml.safe_load((plane.configs / "recipes/tiny.yaml").read_text())["data"]
+    plane.change_recipe("tiny", data={**data, "pii": {"refuse": ["CARD"]}, "max_quarantine_share": most})
+
+
+def test_answers_of_a_refused_kind_are_named_and_too_many_of_them_hold_the_gate(control: Plane, people: World, tmp_path: Path) -> None:  # noqa: F811
+    """They would leave the share of wins to what the candidate wrote without them."""
+    refuse_cards(control, 0.2)
+    made = Evaluated(control, tmp_path, cards=3)
+    everybody(people, waits(made.sensor()).batches)
+    panel = panel_of(made.run, (asked := made.sensor().execute(CONTEXT)), made.spec.config["scorers"], made.result).body
+    first = sorted(row["item_id"] for row in _records(made.wanted["suites"]["chat"]))[:3]
+    named = dict.fromkeys(first, "answer: CARD")
+    assert [one["not_shown"] for one in panel["comparisons"]] == [named] * 2
+    assert all("3 not shown (answer: CARD 3)" in one["note"] for one in panel["comparisons"])
+    assert made.judged(asked)["passed"]
+    refuse_cards(control, 0.1)
+    made = Evaluated(control, tmp_path / "again", cards=3)
+    asked = made.sensor().execute(CONTEXT)
+    with pytest.raises(Rejected, match="3 of 16 pairs of answers beside sft, anchor may not be shown to people.*allows 0.1") as no:
+        made.judged(asked)
+    assert no.value.reason.startswith("not evaluated: people_prefer_it")
 
 
 @pytest.mark.timeout(300)

@@ -93,6 +93,7 @@ def test_jobs_outlive_the_controller_and_a_second_handle_sees_the_same_cluster(s
     job = submit(slurm, "sleep 60")
     reaches(slurm, job, "RUNNING")
     began = time.time()
+    slurm.run("scontrol", "update", f"JobId={job}", "Comment=written-down")  # so that there is something to save
     until(lambda: (slurm.base / "state/job_state").stat().st_mtime > began)  # a killed controller forgets what is not saved yet
     other = PrivateSlurm.attach(slurm.base)
     other.kill("slurmctld")

@@ -8,8 +8,9 @@ import torch
 
 from include.domain.canonical import digest
 from include.runtime import checkpoint, rng
-from include.runtime.checkpoint import CheckpointStore, Owned, Retention, Snapshot
+from include.runtime.checkpoint import CheckpointStore, Retention, Snapshot
 from include.runtime.errors import CheckpointError
+from include.runtime.pieces import Owned
 
 KEY = digest("stage-key", {"of": "these tests"})
 

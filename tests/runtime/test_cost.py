@@ -2,13 +2,15 @@
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from include.runtime.checkpoint import Snapshot
-from include.runtime.cost import Resumption, furthest_step, preemption
+from include.runtime.cost import Peaks, Resumption, furthest_step, preemption, used
 from include.runtime.job import Job
+from include.runtime.ranks import Ranks
 from include.runtime.saving import SaveCost
 from tests.runtime.bench import Bench
 
@@ -144,3 +146,34 @@ def test_a_notice_that_is_long_enough_is_no_warning(bench: Bench) -> None:
     bench.resources = {"signal_lead_s": 60, "preemptible": True}
     _, report = bench.run(_done)
     assert (report.summary["preemption"]["fits"], report.summary["warnings"]) == (True, [])
+
+
+class _Ranks(Ranks):
+    """Some ranks of which each sees GPUs of its own, or the same ones."""
+
+    seen: tuple[tuple[str, ...], ...] = ()
+
+    def most(self, *values: float) -> list[float]:
+        return list(values)
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, *self.seen]
+
+
+@pytest.mark.parametrize(
+    ("count", "others", "gpus"),
+    [(1, (), 8), (4, (tuple(f"GPU-{at}" for at in range(8)),) * 3, 8), (2, (("GPU-8", "GPU-9"),), 10), (2, (("GPU-7",),), 8)],
+)
+def test_gpu_time_is_that_of_all_gpus_the_ranks_see_each_counted_once(
+    monkeypatch: pytest.MonkeyPatch, count: int, others: tuple[tuple[str, ...], ...], gpus: int
+) -> None:
+    """Alone on eight; four ranks on eight, of which generators have four; ranks on two machines; ranks that see a part."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: 5)
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda at: SimpleNamespace(uuid=f"GPU-{at}"))
+    ranks, peaks = _Ranks(0, count), Peaks()
+    object.__setattr__(ranks, "seen", others)
+    peaks.look(ranks)
+    figures = used(10.0, ranks, peaks)
+    assert (figures["gpu_seconds"], figures["ranks"], figures["peak_gpu_memory_bytes"]) == (10.0 * gpus, count, 5)

@@ -13,7 +13,7 @@ import pytest
 from include.data.plan import split_of
 from include.domain.canonical import digest
 from include.domain.split import DEFAULT_SHARES
-from include.settings.base import Settings, identity_config, mark_of, placement_config
+from include.settings.base import Settings, identity_config, mark_of, placement_config, unsaid_of
 from include.settings.catalogue import recipe, recipe_names
 from include.settings.errors import SettingsError
 from include.settings.loader import parse
@@ -34,8 +34,8 @@ SET_ELSEWHERE = {"dpo": {"allow_early_stop"}, "generate": {"part"}}
 
 
 def added(model: type[Settings]) -> dict[str, Any]:
-    """Added fields of a settings class, with their defaults."""
-    return {name: field.default for name, field in model.model_fields.items() if mark_of(field) in ADDED}
+    """Added fields of a settings class, with the values at which they go unsaid."""
+    return {name: unsaid_of(field) for name, field in model.model_fields.items() if mark_of(field) in ADDED}
 
 
 def first_release(value: Any) -> Any:

@@ -25,6 +25,7 @@ PLACEMENT = {
     "save_in_background",
     "micro_batch",
     "generation_batch",
+    "generators",
     "server_command",
     "server_start_s",
     "tensor_parallel",

@@ -7,17 +7,18 @@ import pytest
 from include.cli import main
 from include.domain.errors import SpecError
 from include.settings.catalogue import recipe
-from include.settings.ppo import PpoHeldout
+from include.settings.ppo import PpoHeldout, PpoLag
 from include.settings.recipes import ModelShape
 from include.settings.training import LoraSettings
 from include.stages.choices import choices
 from include.stages.estimate import StageCost, estimate
 from include.stages.hardware import Hardware, shape_of
-from include.stages.memory import PROCESS, Layout, Shape, first_process, frozen, offloaded, state, training
+from include.stages.memory import PROCESS, Layout, Shape, frozen, offloaded, state, training
 from include.stages.ppo_memory import phases
 
 ONE = Hardware(devices=1, peak_tflops=1.0, bandwidth_gb_s=1000.0, memory_gb=80.0, utilisation=0.5)
 TINY = recipe("tiny")
+TINY = TINY.model_copy(update={"ppo": TINY.ppo.model_copy(update={"generation": "in_process"})})
 SMALL = Shape(1e6, 2, 96, 500, 96)
 STATE = ("weights", "master", "gradients", "moments")
 
@@ -84,19 +85,13 @@ def test_activations_are_34_bytes_a_token_layer_and_unit_of_width_in_bf16_and_tw
     assert "bf16 copies" not in fp32
 
 
-def test_the_first_process_holds_one_copy_of_a_checkpoint() -> None:
-    assert first_process(SMALL, Layout(background=False)) == 0
-    assert first_process(SMALL, Layout(ranks=8, zero_stage=3, background=False)) == 12e6
-    assert first_process(SMALL, Layout(ranks=8, zero_stage=3)) == first_process(SMALL, Layout()) == 12e6
-
-
 def test_a_model_is_handed_on_from_the_cpus_memory_where_no_device_has_room_for_it() -> None:
     large, small = Hardware(devices=8, memory_gb=1.0, processes_a_node=8), Hardware(devices=8, memory_gb=4e-3, processes_a_node=8)
     cut = TINY.sft.model_copy(update={"engine": "megatron", "tensor_parallel": 8, "precision": "fp32"})
     inside, outside = (_stages(where, sft=cut)["sft"] for where in (large, small))
     assert outside.phases["export"] == pytest.approx(16e6 / 8 / 1e9)
     assert inside.phases["export"] == pytest.approx((16e6 / 8 + 4e6) / 1e9)
-    assert inside.host_phases["export"] == pytest.approx(PROCESS / 1e9 + 8e6 / 1e9)
+    assert inside.host_phases["export"] == pytest.approx(PROCESS / 1e9 + 4e6 / 1e9)
     sharded = TINY.sft.model_copy(update={"zero_stage": 3})
     assert [_stages(where, sft=sharded)["sft"].phases["export"] for where in (large, small)] == pytest.approx([4e6 / 1e9, 0.0])
     alone = _stages(replace(ONE, cpu=True))["sft"]
@@ -171,7 +166,8 @@ def test_of_ppo_the_largest_phase_counts_and_frozen_models_off_the_device_are_th
     unrounded = 4 * SMALL.vocabulary * SMALL.hidden
     assert there.phases["scoring"] - away.phases["scoring"] == pytest.approx((3 * rounded - unrounded) / 1e9)
     assert away.phases["export"] == pytest.approx(4 * one / 1e9)
-    assert away.host_gb - there.host_gb == pytest.approx(4 * 4 * one / 1e9)
+    assert away.host_gb == there.host_gb, "mapped files are nobody's own"
+    assert away.mapped_gb == there.mapped_gb == pytest.approx((1 + 3) * 4 * one / 1e9)
     looks = 1 + settings.iterations // settings.heldout.every if settings.heldout.every else 0
     assert away.seconds["bringing"] == pytest.approx((4 * settings.iterations + 3 * looks) * 4 * one / 2e9)
     assert "bringing" not in there.seconds
@@ -259,23 +255,53 @@ def test_what_does_not_fit_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not fit" in capsys.readouterr().out
 
 
+PASSES_FP32 = 2 * 4 * 2 * 96 * 32 * 96 + 32 * 64 * 96 * 68 * 2 + 32 * 500 * 4 * 6
+"""32 answers of 64 tokens of prompt and 32 written: keys and values, two layers' activations, six copies of a next token's logits."""
+
+
 def test_a_generator_beside_the_trainer_is_counted_where_it_lies() -> None:
     gpus = Hardware(devices=8, processes_a_node=8)
 
     def ppo(**changed: object) -> StageCost:
-        return _stages(gpus, "ppo", ppo=TINY.ppo.model_copy(update=changed))["ppo"]
+        return _stages(gpus, "ppo", ppo=TINY.ppo.model_copy(update={"generation": "own_process", **changed}))["ppo"]
 
     def job(gpus: int | None) -> object:
         return TINY.ppo.job.model_copy(update={"gpus": gpus, "tasks": 8})
 
-    inside, shared, apart = ppo(), ppo(generation="own_process", job=job(8)), ppo(generation="own_process", job=job(9))
+    inside, shared, apart = ppo(generation="in_process"), ppo(job=job(8)), ppo(job=job(9))
     whole = 4e6 / 1e9
     assert inside.memory.keys() & {"earlier actor", "generator"} == set()
     assert shared.memory["earlier actor"] == apart.memory["earlier actor"] == pytest.approx(whole)
-    assert shared.memory["generator"] == pytest.approx(whole + inside.memory["cache"])
+    assert shared.memory["generator"] == pytest.approx(whole)
+    assert shared.memory["generator's passes"] == pytest.approx(PASSES_FP32 / 1e9)
     assert "generator" not in apart.memory
-    assert "generator" in ppo(generation="own_process", job=job(None)).memory
+    assert "generator" in ppo(job=job(None)).memory
     assert apart.state_gb - inside.state_gb == pytest.approx(whole)
+    assert shared.host_phases["training"] - inside.host_phases["training"] == pytest.approx(PROCESS / 1e9 + whole), (
+        "it, and what it is handed"
+    )
+    assert shared.mapped_gb - inside.mapped_gb == pytest.approx(whole)
+    steady = ppo(generation="apart", generators=2, lag=PpoLag(limit=2), job=job(8))
+    assert steady.memory["generator"] == pytest.approx(2 * shared.memory["generator"])
+    assert steady.memory["generator's passes"] == pytest.approx(2 * shared.memory["generator's passes"])
+    assert steady.state_gb - apart.state_gb == pytest.approx(2 * whole), "a smaller batch makes its passes smaller, not its weights"
+    assert steady.host_phases["training"] - inside.host_phases["training"] == pytest.approx(2 * PROCESS / 1e9 + 3 * whole), (
+        "both, what they are handed, and two earlier versions in a checkpoint"
+    )
+
+
+def test_what_generators_draw_while_the_ranks_learn_takes_no_time() -> None:
+    def decoding(**changed: object) -> float:
+        slow = Hardware(devices=8, bandwidth_gb_s=1.0)
+        found = _stages(slow, "ppo", ppo=TINY.ppo.model_copy(update={"heldout": PpoHeldout(), **changed}))["ppo"].seconds
+        return found["prompts"] + found["decoding"]
+
+    inside, one, four = decoding(), decoding(generation="apart"), decoding(generation="apart", generators=4)
+    assert 0 < four < one
+    assert decoding(generation="apart", generators=64, epochs=10**6) == 0 < inside
+    waits = decoding(generation="apart", generators=64, epochs=10**6, lag=PpoLag(limit=0))
+    steps = 32 * 20 * 4e6 / 1e9
+    assert waits == pytest.approx(steps + 20 * (4e6 / 1e9 + 4e6 / 8e9), rel=1e-3), "by the present actor: nobody draws before it is there"
 
 
 def test_looks_at_validation_prompts_take_time_to_write() -> None:
@@ -283,3 +309,72 @@ def test_looks_at_validation_prompts_take_time_to_write() -> None:
     heldout = PpoHeldout(every=4, prompts=TINY.ppo.prompts_per_iteration)
     looked = _stages(method="ppo", ppo=TINY.ppo.model_copy(update={"heldout": heldout}))["ppo"].seconds["decoding"]
     assert looked == pytest.approx(plain * (1 + (1 + TINY.ppo.iterations // 4) / TINY.ppo.iterations))
+
+
+@pytest.mark.parametrize(("micro_batch", "rows"), [(1, 1), (2, 2), (4, 4), (8, 4)])
+def test_megatrons_rows_are_shared_by_the_copies_of_the_weights_and_not_by_all_processes(micro_batch: int, rows: int) -> None:
+    """128 processes, 32 to a copy: 4 copies share 16 rows. A token, layer and unit of width takes 2 × (10 + 24 / 8) bytes in float32."""
+    changed = {"engine": "megatron", "tensor_parallel": 8, "pipeline_parallel": 4, "precision": "fp32", "global_batch": 16}
+    settings = TINY.sft.model_copy(update={**changed, "micro_batch": micro_batch, "max_length": 100})
+    sft = _stages(Hardware(devices=128, processes_a_node=8, memory_gb=1e-3), sft=settings)["sft"]
+    assert sft.memory["activations"] == pytest.approx(rows * 100 * 96 * 2 * 26 / 1e9)
+
+
+def test_ppos_ranks_share_the_answers_of_an_iteration_and_the_rows_of_a_minibatch() -> None:
+    """8 ranks: of 32 answers 4 each are written and learnt from, whatever generation_batch and micro_batch would allow."""
+    settings = TINY.ppo.model_copy(update={"reuse_first_pass": False, "heldout": PpoHeldout()})
+    found = phases(settings, SMALL, Hardware(devices=8, processes_a_node=8), 1)
+    assert found["drawing"]["cache"] == 2 * 4 * 2 * 96 * 4 * 96
+    assert found["update"]["activations"] == 4 * 96 * 96 * 2 * 68
+    looks = settings.model_copy(update={"heldout": PpoHeldout(every=4, prompts=64)})
+    assert phases(looks, SMALL, Hardware(devices=8, processes_a_node=8), 1)["drawing"]["cache"] == 2 * 4 * 2 * 96 * 8 * 96
+
+
+def test_earlier_versions_of_the_actor_are_in_a_checkpoint_and_the_first_rank_alone_copies_them() -> None:
+    """Actor and critic 12 MB each, over 4 ranks at ZeRO 2; two earlier versions 4 MB each, under adapters a hundredth of all."""
+
+    def ppo(**changed: object) -> StageCost:
+        settings = TINY.ppo.model_copy(update={"zero_stage": 2, "minibatch": 16, "lag": PpoLag(limit=2), **changed})
+        return _stages(Hardware(devices=4, processes_a_node=4, store_mb_s=100.0), "ppo", ppo=settings)["ppo"]
+
+    for generation, whole, first in (("apart", 32, 6 + 8), ("own_process", 24, 6), ("in_process", 24, 6)):
+        cost = ppo(generation=generation)
+        assert cost.checkpoint_gb == pytest.approx(whole / 1e3)
+        assert cost.save_s == pytest.approx(whole / 100)
+        assert cost.capture_s == pytest.approx(first / 8e3)
+    adapted = ppo(generation="apart", lora=LoraSettings())
+    assert adapted.checkpoint_gb == pytest.approx(0.32 / 1e3)
+    cpus = Hardware(devices=4, processes_a_node=4, cpu=True)
+    before, after = (
+        _stages(cpus, "ppo", ppo=TINY.ppo.model_copy(update={"generation": "apart", "lag": PpoLag(limit=limit)}))["ppo"] for limit in (0, 2)
+    )
+    assert after.memory["checkpoint"] - before.memory["checkpoint"] == pytest.approx(8 / 1e3)
+
+
+def test_publishing_the_actor_takes_time_and_an_earlier_actor_passes_over_the_answers_it_drew() -> None:
+    """4 MB: 8 ms to write, 4 to hash, 2 from or to a device. 20 times published; 19 times read, hashed and brought, by the second node from
+    the store. Two ages may both be among the answers of an iteration where timing decides."""
+    two_nodes = Hardware(devices=8, processes_a_node=4, store_mb_s=500.0, host_gb_s=2.0)
+
+    def seconds(**changed: object) -> dict[str, float]:
+        return dict(_stages(two_nodes, "ppo", ppo=TINY.ppo.model_copy(update=changed))["ppo"].seconds)
+
+    inside, apart, present = seconds(), seconds(generation="apart"), seconds(generation="apart", lag=PpoLag(limit=0))
+    a_pass = two_nodes.seconds(2e6 * 19 * 32 * 96, "fp32")
+    assert "publishing" not in inside
+    assert apart["publishing"] == pytest.approx(20 * 0.014 + 19 * (0.006 + 0.008))
+    assert apart["scoring"] - inside["scoring"] == pytest.approx(a_pass)
+    assert present["publishing"] == pytest.approx(20 * 0.014)
+    assert present["scoring"] == pytest.approx(inside["scoring"])
+    timed = seconds(generation="own_process", lag=PpoLag(limit=2))
+    assert timed["scoring"] - inside["scoring"] == pytest.approx(2 * a_pass)
+    assert seconds(generation="apart", lora=LoraSettings())["publishing"] == pytest.approx(apart["publishing"] / 100)
+
+
+def test_a_generator_keeps_rounded_copies_of_what_can_be_trained() -> None:
+    """2 MB of them beside 4 of weights, under adapters a hundredth; the passes' activations take half as much in bf16."""
+    gpus = Hardware(devices=8, processes_a_node=8)
+    passes = PASSES_FP32 - 32 * 64 * 96 * 34 * 2
+    for lora, rounded in ((None, 2e6), (LoraSettings(), 2e4)):
+        settings = TINY.ppo.model_copy(update={"generation": "apart", "precision": "bf16_autocast", "lora": lora})
+        assert phases(settings, SMALL, gpus, 1)["drawing"]["generator's passes"] == pytest.approx(passes + rounded)

@@ -11,6 +11,7 @@ from include.settings.clusters import Cluster, DeviceSettings
 from include.settings.errors import SettingsError
 from include.settings.loader import parse
 from include.settings.recipes import Recipe
+from include.settings.training import LoraSettings
 from include.stages.errors import StageError
 from include.stages.forecast import Forecast, Measured, compared, forecast, measured_in
 
@@ -74,9 +75,24 @@ def test_offload_and_sharding_make_it_fit() -> None:
 
 def test_a_nodes_memory_counts_every_process_and_the_checkpoint() -> None:
     made = of(changed(sft={"job": JOB | {"tasks": 8, "gpus": 8}, "zero_stage": 3, "save_in_background": True}))
-    assert made.cost.host_gb == pytest.approx(8 * (0.9 + 4) + 12)  # what is gathered is written as it is, without a copy
-    few = changed(sft={"job": JOB | {"tasks": 8, "gpus": 8, "memory_gb": 32}, "zero_stage": 3})
-    assert any("job.memory_gb asks for 32" in warning for warning in of(few).warnings())
+    assert made.cost.host_gb == pytest.approx(8 * 0.9 + 12)  # what is gathered is written as it is, without a copy
+    assert "of 64 GB of its processes (training 19.2, export 4.9), and 4 GB of mapped files once a node, which may be" in "".join(
+        made.lines()
+    )
+
+
+@pytest.mark.parametrize(("asked", "said", "warned"), [(24, False, False), (20, True, False), (19, True, True)])
+def test_mapped_files_that_do_not_fit_are_said_and_only_what_processes_have_for_themselves_is_warned_of(
+    asked: int, said: bool, warned: bool
+) -> None:
+    """19.2 GB of their own, and 4 of a file."""
+    made = of(changed(sft={"job": JOB | {"tasks": 8, "gpus": 8, "memory_gb": asked}, "zero_stage": 3}))
+    made.check()
+    assert any("they do not all fit beside it, so some are dropped and read again" in line for line in made.lines()) == said
+    assert (
+        any(f"19.2 GB of a node's memory are estimated beside mapped files, job.memory_gb asks for {asked}" in w for w in made.warnings())
+        == warned
+    )
 
 
 def preemptible(minutes: float, **more: Any) -> Recipe:
@@ -126,3 +142,55 @@ def test_a_devices_memory_is_said_for_gpus_alone() -> None:
         parse(DeviceSettings, body | {"memory_gb": None}, "x.yaml")
     with pytest.raises(SettingsError, match="memory_gb"):
         parse(DeviceSettings, body | {"kind": "cpu"}, "x.yaml")
+
+
+FOUR = JOB | {"tasks": 4, "gpus": 8}
+
+
+def test_device_hours_are_those_of_all_gpus_that_the_job_holds() -> None:
+    """Four ranks and four generators on eight GPUs hold eight, as one rank does that asks for eight; of an array each job."""
+    steady = of(changed(ppo={"job": FOUR, "generation": "apart", "generators": 4}), "ppo")
+    alone = of(changed(sft={"job": JOB | {"gpus": 8}}))
+    arrayed = of(changed(generate={"job": JOB | {"gpus": 2}, "shards": 3}), "generate")
+    for made, gpus in ((steady, 8), (alone, 8), (arrayed, 6), (of(changed(sft={"job": FOUR | {"nodes": 2}})), 16)):
+        assert made.cost.device_hours == pytest.approx(gpus * made.cost.total_s / 3600)
+    assert f"{steady.cost.device_hours:.3g} device-hours" in "\n".join(steady.lines())
+    cpus = SITE.model_copy(update={"device": GPU.model_copy(update={"kind": "cpu", "memory_gb": None})})
+    shared = of(changed(sft={"job": JOB | {"tasks": 4}}), site=cpus)
+    assert shared.cost.device_hours == pytest.approx(4 * shared.cost.total_s / 3600)
+
+
+def test_gpus_that_the_site_gives_by_default_are_generators_too() -> None:
+    """Eight by default for four ranks; asked for are four."""
+    site = SITE.model_copy(update={"defaults": SITE.defaults.model_copy(update={"gpus": 8})})
+    free, none = (
+        of(changed(ppo={"job": {"tasks": 4, "gpus": gpus, "memory_gb": 64}, "generation": "apart"}), "ppo", site) for gpus in (None, 4)
+    )
+    assert "generator" not in free.cost.memory
+    assert none.cost.memory["generator"] == pytest.approx(4)
+
+
+def test_a_checkpoint_with_earlier_versions_of_the_actor_is_held_against_preemption() -> None:
+    """Actor and critic are 24 GB, 240 s at 100 MB/s; with an earlier version 28 GB, 280 s. One is ready to lose 270."""
+    job = JOB | {"preemptible": True, "accepted_loss_minutes": 4.5}
+    site = SITE.model_copy(update={"device": GPU.model_copy(update={"memory_gb": 200.0})})
+    of(changed(ppo={"job": job, "generation": "in_process"}), "ppo", site).check()
+    with pytest.raises(StageError, match=r"a checkpoint takes 280 s \(28 GB at 100 MB/s\)"):
+        of(changed(ppo={"job": job, "generation": "apart"}), "ppo", site).check()
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_ppo_of_sixty_five_billion_is_refused_however_it_is_cut(adapted: bool) -> None:
+    """On all 128 GPUs at ZeRO 3 with everything off the devices: each still loads the critic whole, 4 × 65.3 GB."""
+    found = recipe("assistant-65b")
+    spread = {"zero_stage": 3, "offload": "parameters", "frozen": "host", "minibatch": 128, "micro_batch": 1, "generation_batch": 1}
+    cut = found.ppo.model_copy(update={**spread, "lora": LoraSettings() if adapted else None, "job": found.sft.job})
+    made = forecast(found.model_copy(update={"ppo": cut}), "ppo", cluster("example-h100"))
+    assert made is not None
+    assert made.cost.phases["loading"] >= 4 * 65.3
+    with pytest.raises(StageError, match="ppo cannot fit"):
+        made.check()
+    shipped = forecast(found, "ppo", cluster("example-h100"))
+    assert shipped is not None
+    with pytest.raises(StageError, match="ppo cannot fit"):
+        shipped.check()

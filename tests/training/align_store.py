@@ -73,8 +73,9 @@ PPO = {
     "whiten": True,
     "reward": {"model_weight": 1.0, "clip": 5.0, "verifier_weight": 1.0, "length_penalty": 0.1},
     "ratio_tolerance": 1e-4,
-    "guards": {},
+    "guards": {"hacking_quality": 1.0, "kl_negative": -50.0},
 }
+"""Open are those two guards that chance alone trips where an iteration has so few answers: which it trips hangs on the CPU's rounding."""
 
 
 def asked(first: int, second: int) -> str:
@@ -202,6 +203,15 @@ def aligned_store(root: Path, steps: int = 400) -> Store:
     store.artifact("policy", started.output("base"))
     preferences(store, "preferences")
     rl_prompts(store)
+    return store
+
+
+def hardly_learnt_store(root: Path) -> Store:
+    """A policy and a reward model that have hardly learnt: for looking at who drew what, and when."""
+    store = aligned_store(root, steps=4)
+    rewarded = run_here(store, reward_spec(store, steps=2, eval_pairs=4))
+    assert rewarded.code == 0, rewarded.report.message
+    store.artifact("reward_model", rewarded.output("reward_model"))
     return store
 
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -264,12 +264,14 @@ def wait_for_step(folder: Path, step: int, deadline_s: float = 60) -> None:
     raise AssertionError(f"{folder} did not reach step {step} in {deadline_s} s")
 
 
-def demonstrations(store: Store, name: str = "demonstrations", count: int = 60) -> InputPlace:
-    """Sums as dialogues: 48 to learn from, the others to validate on."""
+def demonstrations(store: Store, name: str = "demonstrations", count: int = 60, wrong: Collection[int] = ()) -> InputPlace:
+    """Sums as dialogues: 48 to learn from, the others to validate on; those numbered in `wrong` have another answer."""
     rows = []
     for at, (first, second) in enumerate(sums()[:count]):
         prompt = question(first, second)
         answer = f"{first} + {second} = {first + second}\nAnswer: {first + second}"
+        if at in wrong:
+            answer = answer[::-1]
         record = Demonstration(f"example-{first}-{second}", prompt, (Message("assistant", answer),), "made here", "CC0-1.0")
         side = "train" if at < count * 4 // 5 else "validation"
         rows.append(SidedRow(record.example_id, side, prompt.split_group, "demonstration", record.to_json()))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from include.runtime import checkpoint, generation, progress
+from include.runtime import checkpoint, generation, pieces, progress
 from include.runtime.outputs import Outputs
 
 DIED = "died"
@@ -116,7 +116,7 @@ def main() -> None:
     moments: dict[str, tuple[Any, str, bool]] = {
         "update": (progress.Progress, "record", False),
         "recorded": (progress.Progress, "record", True),
-        "half-saved": (checkpoint, "sync_file", True),
+        "half-saved": (pieces, "sync_file", True),
         "half-saved-state": (checkpoint, "write_durable", True),
         "before-rename": (checkpoint.os, "rename", False),
         "after-rename": (checkpoint.os, "rename", True),

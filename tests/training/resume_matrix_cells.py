@@ -74,6 +74,9 @@ VARIANTS = {
     "reuse": Variant(settings={"reuse_first_pass": True}),
     "frozen": Variant(settings={"frozen": "host"}),
     "micro": Variant(settings={"micro_batch": 1}),
+    # Answers two versions old at most, by two generators: a checkpoint has the versions that the next iterations are drawn by.
+    "apart": Variant({"generation": "apart", "lag": {"limit": 2}}, {"generators": 2, "generation_batch": 4}),
+    "adapters apart": Variant({"generation": "apart", "lora": {"rank": 4, "alpha": 8.0}, "learning_rate": 2e-3}),
 }
 """What changes with the cell's name."""
 
@@ -156,8 +159,8 @@ def cells() -> Iterator[Cell]:
 
 def changed_cells() -> Iterator[Cell]:
     """bfloat16 by autocast (of PPO's frozen models the linear weights are then kept rounded), adapters, packed rows with an early stop,
-    ensembles, dimensions beside the preference, a loss with a reference point of its own (kto), first passes that are learnt from, and frozen
-    models that come from the CPU's memory."""
+    ensembles, dimensions beside the preference, a loss with a reference point of its own (kto), first passes that are learnt from, frozen
+    models that come from the CPU's memory, and answers by generators beside PPO's trainer."""
     autocast, saved = "bf16_autocast", ("update", "before-rename")
     for program, (ranks, stage) in product(("sft", "reward_model", "dpo"), ((1, 0), (2, 3))):
         yield Cell(program, ranks, stage, precision=autocast, only=saved)
@@ -183,6 +186,10 @@ def changed_cells() -> Iterator[Cell]:
     yield Cell("ppo", 1, 0, precision=autocast, variant="frozen", only=("generating", "export"))
     yield Cell("ppo", 2, 3, precision=autocast, variant="frozen", only=("generating", "export"))
     yield Cell("ppo", 2, 2, precision=autocast, offload="optimizer", variant="frozen", only=("update",))
+    for ranks, stage in ((1, 0), (2, 0), (2, 2), (2, 3)):
+        yield Cell("ppo", ranks, stage, variant="apart", only=("update", "half-saved", "before-rename", "after-rename", "export"))
+    yield Cell("ppo", 2, 3, precision=autocast, variant="apart", only=saved)
+    yield Cell("ppo", 2, 2, variant="adapters apart", only=("update", "after-rename"))
     yield Cell("generate", 1, precision="bf16", only=("generating", "half-saved"))
 
 

@@ -1,9 +1,11 @@
-"""The generator with trouble made on purpose, as ALIGN_TEST_GENERATOR says: ``hold ITERATION PORTION`` or ``die ITERATION``.
+"""The generator with trouble made on purpose, as ALIGN_TEST_GENERATOR says: ``hold ITERATION PORTION``, ``die ITERATION``, and once
+in an attempt alone ``die-once ITERATION PORTION`` (killed in the middle of a portion) or ``hang-once ITERATION PORTION``.
 
-It holds a portion back, with the weights it has, until the trainer has given the iteration up: what it then writes comes too late.
+Holding, it holds a portion back, with the weights it has, until the trainer has given the iteration up: what it then writes comes too late.
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,8 +34,21 @@ def _slow_draw(model: Any, encoded: Any, wanted: Any, settings: Any) -> Sequence
     if kind == "hold" and (_at["iteration"], _at["portion"]) == (int(numbers[0]), int(numbers[1])):
         while not _exchange.closed(_at["iteration"]) and not _exchange.stopped:
             time.sleep(0.02)
+    if kind.endswith("-once") and (_at["iteration"], _at["portion"]) == (int(numbers[0]), int(numbers[1])) and _first_time():
+        if kind == "die-once":
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(600)
     _at["portion"] += 1
     return _draw(model, encoded, wanted, settings)
+
+
+def _first_time() -> bool:
+    mark = _exchange.folder / "troubled"
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 if __name__ == "__main__":

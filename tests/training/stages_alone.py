@@ -5,14 +5,17 @@ Micro-batches of several widths; an output layer of its own, a tied one, and a r
 
 import math
 import sys
+import weakref
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from transformers import LlamaForSequenceClassification
 
 from include.runtime.ranks import Ranks, join, leave, ranks_of_environment
 from include.training.engines.engine import EngineSettings, MicroBatch
+from include.training.engines.whole import FromFirst
 from include.training.errors import TrainingError
 from include.training.examples.batching import Batch, collate
 from include.training.megatron.engine import MegatronEngine
@@ -48,7 +51,8 @@ def measured(count: int, answer: torch.Tensor) -> tuple[torch.Tensor, dict[str, 
 
 def check(kind: str, ranks: Ranks) -> None:
     batches = [collate([dialogue_ids(i, 3 + 2 * i, 4)], 0) for i in range(4)]
-    whole, engine = scorer(kind), MegatronEngine(scorer(kind), SETTINGS)
+    whole, loaded = scorer(kind), scorer(kind)
+    engine = MegatronEngine(loaded, SETTINGS)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=1e-2, betas=(0.9, 0.95), weight_decay=0.1)
     mine = engine.data.share(batches)
     for _ in range(UPDATES):
@@ -82,6 +86,33 @@ def check(kind: str, ranks: Ranks) -> None:
     assert set(joined) == (set(dict(whole.named_parameters())) if ranks.main else set())
     apart = {name: float((value - whole.get_parameter(name)).abs().max()) for name, value in joined.items()}
     assert all(most < 1e-3 for most in apart.values()), (kind, max(apart.items(), key=lambda item: item[1]))
+    put_back(engine, ranks)
+    first = dict(scorer(kind).named_parameters())
+    assert all(torch.equal(value, first[name]) for name, value in loaded.named_parameters()), (
+        "the loaded model is written to, whole, on every rank"
+    )
+
+
+def put_back(engine: MegatronEngine, ranks: Ranks) -> None:
+    """Other weights take the place of the present ones, to the bit, and no rank holds more than a few whole ones at once."""
+    other = {name: value + torch.linspace(-1, 1, value.numel()).reshape(value.shape) for name, value in engine.weights().items()}
+    read, alive, most = FromFirst.__getitem__, weakref.WeakSet[torch.Tensor](), 0
+
+    def counted(self: FromFirst, name: str) -> torch.Tensor:
+        nonlocal most
+        value = read(self, name)
+        if not ranks.main:  # the first one's are those that it gives
+            alive.add(value)
+            most = max(most, len(alive))
+        return value
+
+    with patch.object(FromFirst, "__getitem__", counted):
+        engine.use(other)
+    # Queries, keys and values, a part that is a whole one, and what gloo has not let go yet; the model has 38 and more.
+    assert most <= 8, f"{most} whole weights at once"
+    found = engine.weights()
+    assert set(found) == set(other)
+    assert all(torch.equal(found[name], value) for name, value in other.items())
 
 
 def main() -> None:

@@ -126,6 +126,7 @@ def test_what_a_seed_did_not_learn_is_named(change: dict, said: str) -> None:
 PARTS = ("sft", "ppo", "checkpoints", "generation")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not OURS.exists(), reason="the cluster's environment is not installed")
 def test_the_gpu_benchmark_runs_on_a_cpu_at_a_tiny_size(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,7 +82,7 @@ def _signalled(store: Store, spec: RunSpec, number: signal.Signals) -> Started:
     return Started(Path(arguments[-1]), process.returncode, stderr)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGUSR1])
 def test_a_signal_to_all_processes_is_an_interruption_and_the_next_attempt_goes_on(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:

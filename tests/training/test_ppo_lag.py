@@ -1,7 +1,9 @@
 """PPO with a generator in a process of its own: answers have an age, the count is always full, and a death leaves nothing behind."""
 
 import json
-import socket
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -18,14 +20,14 @@ import pyarrow.parquet as pq  # noqa: E402
 from include.domain.canonical import sha256_file  # noqa: E402
 from include.domain.errors import IntegrityError, SpecError  # noqa: E402
 from include.runtime.settings import Settings  # noqa: E402
-from include.training.rl import sources as ppo_sources  # noqa: E402
+from include.training.rl import free_running, generators  # noqa: E402
 from include.training.rl.arithmetic import truncated_weights  # noqa: E402
 from include.training.rl.batch import Sampled  # noqa: E402
 from include.training.rl.draw import DrawSettings  # noqa: E402
-from include.training.rl.exchange import Exchange, Portion  # noqa: E402
+from include.training.rl.exchange import Exchange, GeneratorPlan, Portion  # noqa: E402
+from include.training.rl.free_running import GeneratorSource  # noqa: E402
 from include.training.rl.settings import LagSettings  # noqa: E402
-from include.training.rl.sources import GeneratorSource  # noqa: E402
-from tests.training.align_store import aligned_store, killed, ppo_spec, reward_spec, run_here  # noqa: E402
+from tests.training.align_store import hardly_learnt_store, killed, ppo_spec, run_here  # noqa: E402
 from tests.training.harness import Started, Store  # noqa: E402
 
 COUNT = 4 * 12
@@ -34,16 +36,11 @@ PORTIONS = {"generation_batch": 4}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A policy and a reward model that have hardly learnt: what is looked at here is who drew what, and when."""
-    store = aligned_store(tmp_path_factory.mktemp("beside"), steps=4)
-    rewarded = run_here(store, reward_spec(store, steps=2, eval_pairs=4))
-    assert rewarded.code == 0, rewarded.report.message
-    store.artifact("reward_model", rewarded.output("reward_model"))
-    return store
+    return hardly_learnt_store(tmp_path_factory.mktemp("beside"))
 
 
 def _beside(store: Store, monkeypatch: pytest.MonkeyPatch, trouble: str, salt: str, **lag: Any) -> Started:
-    monkeypatch.setattr(ppo_sources, "GENERATOR", "tests.training.slow_generator")
+    monkeypatch.setattr(generators, "GENERATOR", "tests.training.slow_generator")
     monkeypatch.setenv("ALIGN_TEST_GENERATOR", trouble)
     return run_here(store, ppo_spec(store, salt=salt, generation="own_process", lag=lag), **PORTIONS)
 
@@ -126,11 +123,35 @@ def test_when_the_generator_dies_the_trainer_draws_all_and_says_so(store: Store,
     assert started.report.metrics["answers_made_again"] == 36
 
 
+def test_a_generator_that_lives_and_gives_nothing_is_not_waited_for_to_the_end(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(free_running, "HUNG", 2)
+    started = _beside(store, monkeypatch, "hang-once 1 0", "hangs", wait_s=1.0)
+    assert started.code == 0, started.report.message
+    warnings = started.report.summary["warnings"]
+    assert any("gave nothing for 1 s (see generator.log); the trainer draws this iteration itself" in words for words in warnings)
+    assert sum("2 iterations in a row: it is ended" in words for words in warnings) == 1
+    assert started.report.metrics["rollouts_count"] == COUNT
+
+
+def test_a_generator_whose_trainer_was_gone_before_it_had_loaded_draws_nothing(store: Store, tmp_path: Path) -> None:
+    exchange = _exchange(tmp_path)
+    draws = DrawSettings(seed=1, prompts_per_iteration=4, temperature=1.0, max_new_tokens=4, precision="fp32", stop_ids=(0,), portion=4)
+    policy = str(store.places["policy"].path)
+    exchange.put_plan(GeneratorPlan(policy, "sdpa", 1, False, first=0, iterations=1, ahead=1, encoded=((1, 2),), draw=draws, lora=None))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    argv = [sys.executable, "-m", generators.GENERATOR, str(exchange.folder), "0", "1", str(gone.pid)]
+    began = subprocess.run(argv, timeout=100, check=False, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert began.returncode == 0
+    assert exchange.is_ready(0)
+    assert exchange.answers(0, 0) is None
+
+
 def test_killed_its_generator_goes_too_and_what_it_wrote_past_the_checkpoint_is_void(store: Store) -> None:
     spec = ppo_spec(store, salt="killed beside", generation="own_process")
     first = killed(store, spec, "recorded", 3, save_every_steps=2, **PORTIONS)
     assert first.code == -9
-    pid = int((first.folder / "exchange" / "ready").read_text())
+    pid = int((first.folder / "exchange" / "ready-0").read_text())
     until = time.monotonic() + 20
     while _runs(pid):
         assert time.monotonic() < until, f"generator {pid} outlives its trainer"
@@ -192,22 +213,35 @@ def test_the_generator_has_a_gpu_of_its_own_or_says_whose_it_shares(
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     said: list[str] = []
-    here = socket.gethostname()
-    everywhere = SimpleNamespace(gather=lambda _: [here] * ranks + ["another machine"] * ranks)
-    source = GeneratorSource(SimpleNamespace(ranks=everywhere, warn=said.append), None, None, None)  # type: ignore[arg-type]
-    assert source._environment().get("CUDA_VISIBLE_DEVICES") == own
+    job = SimpleNamespace(warn=said.append)
+    assert generators.generator_environment(job, 0, 1, ranks).get("CUDA_VISIBLE_DEVICES") == own  # type: ignore[arg-type]
     assert [f"{ranks} ranks use all {devices} of this machine" in words for words in said] == [True] * shared
+
+
+@pytest.mark.parametrize(
+    ("ranks", "count", "given", "words"), [(4, 4, ["7", "6", "5", "4"], 0), (6, 3, ["7", "6", "7"], 1), (8, 2, ["0", "0"], 2)]
+)
+def test_several_generators_share_what_no_rank_has(
+    monkeypatch: pytest.MonkeyPatch, ranks: int, count: int, given: list[str], words: int
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    said: list[str] = []
+    job: Any = SimpleNamespace(warn=said.append)
+    assert [generators.generator_environment(job, n, count, ranks)["CUDA_VISIBLE_DEVICES"] for n in range(count)] == given
+    assert len(said) == words
 
 
 def test_answers_drawn_with_other_bytes_than_were_published_are_refused(tmp_path: Path) -> None:
     exchange, model = _exchange(tmp_path), torch.nn.Linear(2, 2)
     exchange.publish(1, 4, dict(model.named_parameters()), keep=1)
     alone = SimpleNamespace(ranks=SimpleNamespace(gather=lambda value: [value]))
-    source = GeneratorSource(alone, None, None, SimpleNamespace(encoded=[(1,)]))  # type: ignore[arg-type]
+    source = GeneratorSource(alone, None, LagSettings(1, 1, "drop", 2.0, 600.0), SimpleNamespace(encoded=[(1,)]))  # type: ignore[arg-type]
     answers = (Sampled((1,), (2,), (-0.5,), "eos"),)
-    source._check(exchange, Portion(1, 4, answers, exchange.digest(1)), [(0, 7)], 1)
+    source.check(exchange, Portion(1, 4, answers, exchange.digest(1)), [(0, 7)], 1)
     with pytest.raises(IntegrityError, match="drew with weights sha256:0 as version 1, published was sha256:"):
-        source._check(exchange, Portion(1, 4, answers, "sha256:0"), [(0, 7)], 1)
+        source.check(exchange, Portion(1, 4, answers, "sha256:0"), [(0, 7)], 1)
 
 
 def test_older_weights_go_when_newer_come(tmp_path: Path) -> None:

@@ -177,7 +177,9 @@ def test_on_one_rank_frozen_models_off_the_device_change_no_bit(store: Store, pr
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("stage", "precision"), [(0, "fp32"), (2, "bf16_autocast"), (3, "bf16_autocast")])
+@pytest.mark.parametrize(
+    ("stage", "precision"), [(0, "fp32"), pytest.param(2, "bf16_autocast", marks=pytest.mark.slow), (3, "bf16_autocast")]
+)
 def test_on_two_ranks_frozen_models_off_the_device_change_no_bit(store: Store, stage: int, precision: str) -> None:
     there, away = (
         store.run_ranks(ppo_spec(store, salt=f"frozen {place} on two", zero_stage=stage, precision=precision, **SMALL), 2, frozen=place)
@@ -189,7 +191,7 @@ def test_on_two_ranks_frozen_models_off_the_device_change_no_bit(store: Store, s
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("stage", "offload"), [(2, "optimizer"), (3, "optimizer"), (3, "parameters")])
+@pytest.mark.parametrize(("stage", "offload"), [(2, "optimizer"), pytest.param(3, "optimizer", marks=pytest.mark.slow), (3, "parameters")])
 def test_an_offload_changes_where_the_optimiser_lies_and_nothing_that_is_learnt(store: Store, stage: int, offload: str) -> None:
     plain, away = (
         run_here(store, ppo_spec(store, salt=f"{offload} {stage} {what}", zero_stage=stage, **SMALL), offload=what)
@@ -212,6 +214,7 @@ def test_what_began_on_the_device_goes_on_from_the_host_to_the_same_bits(store: 
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_after_a_death_two_ranks_with_frozen_models_off_the_device_go_on_to_the_same_bits(store: Store) -> None:
     cell = Cell("ppo", 2, 3, precision="bf16_autocast", variant="frozen")
     config = {**PPO, "prompts_per_iteration": 8, "minibatch": 4}

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from safetensors.torch import load_file
 
+from include.runtime.pieces import Stored
 from include.training.rl.weights_digest import weights_digest
 from tests.training.align_store import PPO, curve, ppo_spec, rewarded_store, rollouts_of, run_here, shared_root, weights_of
 from tests.training.harness import Started, Store
@@ -66,14 +66,16 @@ def test_two_ranks_draw_the_answers_of_one_and_learn_the_same(store: Store, alon
     mine, other = (_saved(started)["normalisers"]["reward_model"] for started in (two, alone))
     assert mine["count"] == other["count"]
     assert (mine["mean"], mine["squares"]) == pytest.approx((other["mean"], other["squares"]), rel=1e-6)
-    saved = load_file(two.folder / "checkpoints" / "step-2" / "actor.model.safetensors")
+    saved = Stored(two.folder / "checkpoints" / "step-2", "actor.model")
     named = weights_digest({name.removeprefix("model."): value for name, value in saved.items()})
     assert {row["actor_checkpoint"]["digest"] for row in ours[-8:]} == {named}
     shards = json.loads((two.output("rollouts") / "rollouts.json").read_text())["iterations"]
     assert [(shard["iteration"], shard["expected"], shard["count"]) for shard in shards] == [(1, 8, 8), (2, 8, 8), (3, 8, 8)]
 
 
-@pytest.mark.parametrize(("stage", "moments"), [(0, ("update", "generating")), (3, ("generating", "export"))])
+@pytest.mark.parametrize(
+    ("stage", "moments"), [pytest.param(0, ("update", "generating"), marks=pytest.mark.slow), (3, ("generating", "export"))]
+)
 def test_after_a_death_two_ranks_go_on_to_the_same_bits(store: Store, stage: int, moments: tuple[str, ...]) -> None:
     seen = list(outcomes(store, Cell("ppo", 2, stage), {**PPO, **SMALL}, moments))
     assert [(outcome.moment, outcome.exact) for outcome in seen] == [(moment, True) for moment in moments]

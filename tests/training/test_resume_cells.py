@@ -20,6 +20,8 @@ TRIED = (
     ("ppo fp32 1 0 reuse", "update"),
     ("ppo fp32 1 0 adapters", "after-rename"),
     ("ppo bf16_autocast 1 0 frozen", "generating"),
+    ("ppo fp32 1 0 apart", "before-rename after-rename"),
+    ("ppo fp32 2 3 apart", "update"),
     ("generate bf16 1 0 plain", "generating"),
     ("sft fp32 1 0 micro", "backward"),
     ("sft fp32 2 3 micro", "backward"),

@@ -15,7 +15,8 @@ from include.training.examples.batching import Batch
 from include.training.model_io import load_causal_lm
 from include.transforms.datasets_io import SidedRow
 from tests.training.align_store import curve, killed, run_here, signalled
-from tests.training.harness import SFT, Started, Store, question, sums
+from tests.training.harness import SFT, Started, Store, demonstrations, question, sums
+from tests.training.rounding import to_rounding
 
 INPUTS = {"base": "base", "demonstrations": "demonstrations"}
 PLAIN = {**SFT, "eval_rows": 0}
@@ -46,7 +47,7 @@ def adapted(store: Store) -> Started:
 
 def test_packed_rows_give_the_losses_and_token_counts_of_single_ones(store: Store, plain: Started) -> None:
     packed = _run(store, config={**PLAIN, "packing": True}, micro_batch=2)
-    assert _losses(packed) == pytest.approx(_losses(plain), rel=1e-4)
+    assert _losses(packed) == to_rounding(_losses(plain), rel=1e-4)
     assert [line["tokens"] for line in packed.lines] == [line["tokens"] for line in plain.lines]
 
 
@@ -92,9 +93,11 @@ def test_a_mixture_is_trained_on_in_its_shares_and_the_report_tells_them(store: 
 
 
 def test_an_early_stop_hands_on_the_state_with_the_smallest_validation_loss(store: Store) -> None:
-    hopeless = {**SFT, "steps": 40, "learning_rate": 0.3, "warmup_steps": 0, "schedule": "constant", "eval_rows": 12}
-    guards = {"loss_factor": 1e6}
-    done = _run(store, config={**hopeless, "early_stop": {"every_steps": 2, "patience": 2}, "guards": guards})
+    # Validation rows answer otherwise than all that is learnt from: the more is learnt, the worse they come out.
+    demonstrations(store, "contradicted", wrong=range(48, 60))
+    config = {**SFT, "steps": 40, "learning_rate": 1e-2, "warmup_steps": 0, "schedule": "constant", "eval_rows": 12}
+    inputs = {**INPUTS, "demonstrations": "contradicted"}
+    done = _run(store, inputs=inputs, config={**config, "early_stop": {"every_steps": 2, "patience": 2}})
     assert (done.code, done.report.stop_reason) == (0, "early_stop")
     metrics = done.report.metrics
     assert done.report.last_step == metrics["best_step"] + 4 < 40

@@ -1,6 +1,7 @@
 """The one way in: `Catalog.open(url)`."""
 
 from include.stores.catalog.artifacts import Artifacts
+from include.stores.catalog.audits import Audits
 from include.stores.catalog.cost import Costs
 from include.stores.catalog.database import Clock, Database, system_clock
 from include.stores.catalog.datasets import Datasets
@@ -22,6 +23,7 @@ class Catalog:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.artifacts = Artifacts(database)
+        self.audits = Audits(database)
         self.costs = Costs(database)
         self.datasets = Datasets(database)
         self.erasures = Erasures(database)

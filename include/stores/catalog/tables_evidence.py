@@ -4,7 +4,7 @@ import sqlalchemy as sa
 
 from include.stores.catalog.types import json_value, metadata, number, text
 
-APPEND_ONLY = ("ledger", "approvals", "gate_reports", "dossiers", "measurements", "label_events")
+APPEND_ONLY = ("ledger", "approvals", "gate_reports", "dossiers", "measurements", "label_events", "annotation_audits")
 """Triggers abort every UPDATE and DELETE on these."""
 
 label_events = sa.Table(
@@ -41,6 +41,12 @@ gate_reports = sa.Table(
     "gate_reports", metadata,
     text("digest", primary_key=True), text("purpose", primary_key=True), text("as_of", primary_key=True), text("deployment", index=True),
     text("verdict"), text("gate_code"), text("policies_digest"), json_value("body"), number("ordinal"), text("created_at"),
+)  # fmt: skip
+
+annotation_audits = sa.Table(
+    "annotation_audits", metadata,
+    text("digest", primary_key=True), text("since", index=True), text("until"), text("rubric", null=True), text("status"),
+    json_value("body"), text("writer"), text("created_at"),
 )  # fmt: skip
 
 deployments = sa.Table(

@@ -1,8 +1,8 @@
 """DeepSpeed as the engine of a trainer, on one rank or many, ZeRO 0 to 3, with optimiser or parameters in the CPU's memory.
 
 Float32 parameters, with bfloat16 as autocast where asked for: DeepSpeed's own bf16 mode would build its float32 master
-from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved as named, whole tensors, not as
-DeepSpeed's pickles, so it can be read at another stage, on another number of ranks, and by any engine.
+from weights rounded to bf16. The optimiser is torch's AdamW. The state is saved as named tensors, of
+which each rank writes its part, not as DeepSpeed's pickles: it can be read at another stage, on another number of ranks, and by any engine.
 """
 
 import gc
@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
-from include.runtime.checkpoint import Checkpoint, Owned
+from include.runtime.checkpoint import Checkpoint
 from include.runtime.errors import RankDone
 from include.runtime.job import Job
+from include.runtime.pieces import Owned
 from include.runtime.ranks import Ranks, ranks_of_environment
 from include.training.engines import zero_state
 from include.training.engines.engine import EngineSettings, FiniteLosses, MicroBatch, adamw, check_norm, learn_in_turn
@@ -203,9 +204,9 @@ class DeepSpeedEngine:
             yield from ((name, value.detach()) for name, value in trainable(self.module).items())
 
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
-        """Weights and moments by parameter name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
+        """Weights and moments by parameter name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``; from stage 1 on in pieces."""
         if self._zero is not None:
-            return groups_of(*zero_state.gather(self._zero, self._names, main=self.data.main), prefix)
+            return groups_of(*zero_state.own_pieces(self._zero, self._names, self.data), prefix)
         return capture_state(self._inner, self.optimizer, prefix) if self.data.main else groups_of({}, {}, prefix)
 
     def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:

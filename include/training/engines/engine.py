@@ -156,7 +156,8 @@ class Engine(Protocol):
         """Whole trainable weights by name, copies on the CPU of the first rank; {} on the others. Every rank calls it."""
 
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
-        """The groups ``<prefix>.model`` and ``<prefix>.optimizer``; their tensors are on the first rank only. Every rank calls it."""
+        """The groups ``<prefix>.model`` and ``<prefix>.optimizer``: this rank's `Pieces`; or whole tensors on the first rank, where all ranks
+        hold the same. Every rank calls it."""
 
     def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:
         """Puts weights and moments back, whatever number of ranks and layout saved them."""

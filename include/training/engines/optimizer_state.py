@@ -1,6 +1,6 @@
 """Weights and AdamW moments as named tensors: what a checkpoint holds, whatever engine and layout wrote it.
 
-Whole tensors by parameter name, gathered on the first rank: so the same checkpoint is read on another number of ranks, at
+By parameter name, whole or in pieces that say where in the whole they lie: so the same checkpoint is read on another number of ranks, at
 another ZeRO stage, or by another engine. Frozen parameters are not in it: they come from the inputs.
 """
 

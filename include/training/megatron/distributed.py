@@ -5,7 +5,7 @@ distributed optimiser neither keeps nor gives back as that needs it: a resumed r
 Saved as the other updates are: whole tensors by name, whatever the number of ranks that share them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from include.training.engines.engine import EngineSettings, check_norm
 from include.training.engines.optimizer_state import Named
 from include.training.errors import TrainingError
 from include.training.megatron.stage import Stage
-from include.training.megatron.updates import FLAT, unwrapped
+from include.training.megatron.updates import FLAT
 
 
 def check_resumable() -> None:
@@ -80,8 +80,8 @@ class DistributedUpdates:
         return {key: self._gathered(key) for key in FLAT}, torch.tensor(float(self._count))
 
     @torch.no_grad()
-    def fill(self, whole: Named) -> None:
-        for name, part in self._parts(whole).items():
+    def fill(self, parts: Iterable[tuple[str, Tensor]]) -> None:
+        for name, part in parts:
             live = self._live[name]
             live.copy_(part)
             if (own := self._own_range(live)) is not None:
@@ -91,17 +91,13 @@ class DistributedUpdates:
     def fill_moments(self, whole: Named, count: Tensor) -> None:
         self._count = int(count)
         for key in FLAT:
-            for name, part in self._parts(whole, f".{key}").items():
+            for name, part in self._stage.parts(whole, f".{key}"):
                 live = self._live[name]
                 if (own := self._own_range(live)) is not None:
                     main = self._state(live)["param"]
                     self._optimizer.optimizer.state[main][key] = part.flatten()[own].to(main.device, torch.float32, copy=True)
         for group in self._optimizer.optimizer.param_groups:
             group["step"] = self._count  # where TransformerEngine's Adam keeps it
-
-    def _parts(self, whole: Named, suffix: str = "") -> dict[str, Tensor]:
-        named = unwrapped(whole)
-        return {piece.name: self._stage.part(piece, named, suffix) for piece in self._stage.pieces}
 
     def _own_range(self, live: Tensor) -> slice | None:
         """Which of a parameter's elements this rank updates; None where none."""

@@ -2,8 +2,8 @@
 
 The layers, their cutting, the loss over a cut vocabulary and the schedule of a pipeline are Megatron's; the optimiser is
 torch's AdamW on each rank's part, as gradients are summed over ranks and clipped by the norm of all of them. In bfloat16
-the layers compute with rounded weights; AdamW moves exact ones, and those are saved and handed on. The state is saved as
-whole tensors under their Hugging Face names, so another number of ranks, and another cutting, goes on from it.
+the layers compute with rounded weights; AdamW moves exact ones, and those are saved and handed on. Each rank saves its
+pieces of the state under their Hugging Face names, with their places in the whole: another number of ranks, and another cutting, goes on from it.
 
 With `distributed_optimizer` Megatron's own takes AdamW's place, and shares its state out over data-parallel ranks: refused
 where TransformerEngine is missing (`megatron.distributed`), and never tried where it is there.
@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from include.runtime.checkpoint import Checkpoint, Owned
+from include.runtime.checkpoint import Checkpoint
 from include.runtime.errors import RankDone
+from include.runtime.pieces import Owned, Pieces
 from include.runtime.ranks import Ranks
 from include.training.engines.engine import EngineSettings, FiniteLosses, MicroBatch, learn_in_turn
 from include.training.engines.optimizer_state import groups_of, saved_state, trainable
@@ -32,7 +33,7 @@ from include.training.megatron.pieces import LlamaPieces, check_supported
 from include.training.megatron.pipeline import Pipeline
 from include.training.megatron.place import Place, place
 from include.training.megatron.stage import WRAPPED, Stage
-from include.training.megatron.updates import LocalUpdates, Updates, unwrapped
+from include.training.megatron.updates import LocalUpdates, Updates
 from include.training.reward.head import SequenceScores
 from include.training.scoring import AnswerScorer
 
@@ -57,7 +58,7 @@ class MegatronEngine:
             if settings.distributed_optimizer
             else LocalUpdates(live, settings, self._stage)
         )
-        self._updates.fill(dict(module.named_parameters()))
+        self._updates.fill(self._stage.parts(dict(module.named_parameters())))
         self._published, self._device = False, _device()
 
     def _cut(self, module: Any, stage: Stage) -> MegatronLlama:
@@ -86,11 +87,11 @@ class MegatronEngine:
     def frozen(self, scorer: Any) -> Any:
         stage = Stage(_pieces(scorer, self._place), self._place, _device())
         twin = self._cut(scorer, stage)
-        parameters, whole = dict(twin.gpt.named_parameters()), dict(scorer.named_parameters())
+        parameters = dict(twin.gpt.named_parameters())
         stage.check(parameters)
         with torch.no_grad():
-            for piece in stage.pieces:
-                parameters[piece.name].copy_(stage.part(piece, unwrapped(whole)))
+            for name, part in stage.parts(dict(scorer.named_parameters())):
+                parameters[name].copy_(part)
         return twin.eval().requires_grad_(False)
 
     def train(self) -> None:
@@ -123,27 +124,27 @@ class MegatronEngine:
         return self._stage.whole(self._updates.weights(), self._shapes)
 
     def capture(self, prefix: str = "") -> dict[str, Mapping[str, torch.Tensor]]:
-        """Weights and moments by Hugging Face name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
+        """This rank's pieces of weights and moments by Hugging Face name, as the groups ``<prefix>.model`` and ``<prefix>.optimizer``."""
         kinds, count = self._updates.moments()
-        moments = Owned()
+        moments = Pieces()
         for key, held in kinds.items():
-            moments |= {f"{name}.{key}": value for name, value in self._stage.each_whole(held, self._shapes)}
-        if count is not None:
-            moments |= {f"{name}.step": value for name, value in self._stage.of_all(count).items()}
-        return groups_of(self.weights(), moments, prefix)
+            moments.take(self._stage.own(held, f".{key}"))
+        for name, value in self._stage.of_all(count).items() if count is not None else ():
+            moments.add(f"{name}.step", value)
+        return groups_of(self._stage.own(self._updates.weights()), moments, prefix)
 
     def restore(self, checkpoint: Checkpoint, prefix: str = "") -> None:
         """Puts this rank's part of weights and moments back, whatever cutting saved them."""
         weights, moments = saved_state(checkpoint, set(trainable(self._own)), prefix)
-        self._updates.fill(weights)
-        count = next((value for name, value in moments.items() if name.endswith(".step")), None)
-        if count is not None:
-            self._updates.fill_moments(moments, count)
+        self._updates.fill(self._stage.parts(weights))
+        if (count := next((name for name in moments if name.endswith(".step")), None)) is not None:
+            self._updates.fill_moments(moments, moments[count])
 
     def use(self, weights: Mapping[str, torch.Tensor]) -> None:
-        fill_in(trainable(self._own), FromFirst(weights, self._shapes, Ranks() if self._published else self._place.all))
-        if not self._published:
-            self._updates.fill(dict(self._own.named_parameters()))
+        if self._published:
+            fill_in(trainable(self._own), FromFirst(weights, self._shapes, Ranks()))
+        else:
+            self._updates.fill(self._stage.parts(FromFirst(weights, self._shapes, self._place.all), together=True))
 
     def publish(self) -> None:
         """Whole weights in the trainer's own module on the first rank, one after the other; the other ranks are done."""

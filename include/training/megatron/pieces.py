@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from include.runtime.pieces import Place
 from include.training.errors import TrainingError
 
 ROPE_TYPES = ("default", "linear", "llama3")
@@ -132,11 +133,30 @@ class LlamaPieces:
             case "gate_up":
                 found = [torch.cat(half) for half in zip(*(part.chunk(2) for part in parts), strict=True)]
             case _:
-                found = self._join_heads(torch.cat(list(parts)))
+                found = self._join_heads(torch.cat(list(parts)), self.groups)
         return [part.clone(memory_format=torch.contiguous_format) for part in found]
 
-    def _join_heads(self, whole: Tensor) -> Sequence[Tensor]:
-        by_group = whole.view(self.groups, -1, whole.shape[1])
+    def placed(self, piece: Piece, own: Tensor, rank: int) -> Iterator[tuple[str, Tensor, Place]]:
+        """What of each source a rank's part of a piece is, and where in the whole it lies; nothing of rows that only fill up."""
+        match piece.how:
+            case "whole":
+                yield piece.sources[0], own, Place.all_of(own)
+            case "columns":
+                rows, width = own.shape
+                yield piece.sources[0], own, Place((rows, width * self.ranks), (0, width * rank))
+            case "vocabulary":
+                there = own[: max(0, self.vocabulary - rank * len(own))]
+                if len(there):
+                    yield piece.sources[0], there, Place((self.vocabulary, own.shape[1]), (len(own) * rank, 0))
+            case _:
+                parts = own.chunk(2) if piece.how == "gate_up" else self._join_heads(own, self.groups // self.ranks)
+                for name, part in zip(piece.sources, parts, strict=True):
+                    rows, width = part.shape
+                    yield name, part, Place((rows * self.ranks, width), (rows * rank, 0))
+
+    def _join_heads(self, whole: Tensor, groups: int) -> Sequence[Tensor]:
+        """Queries, keys and values of so many groups of heads."""
+        by_group = whole.view(groups, -1, whole.shape[1])
         head = by_group.shape[1] // (self.queries_a_group + 2)
         split = by_group.split([by_group.shape[1] - 2 * head, head, head], 1)
         return [part.reshape(-1, whole.shape[1]) for part in split]

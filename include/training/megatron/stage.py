@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from include.runtime.checkpoint import Owned
+from include.runtime.pieces import Owned, Pieces
 from include.training.engines.optimizer_state import Named
 from include.training.errors import TrainingError
 from include.training.megatron.pieces import LlamaPieces, Piece
@@ -14,6 +14,23 @@ from include.training.megatron.place import Place
 
 WRAPPED = "model."
 """What the scorer's parameters are called before their Hugging Face names."""
+
+
+class Unwrapped(Mapping[str, Tensor]):
+    """The trainer's tensors under the names without its wrapper; each is read when it is asked for."""
+
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._names = {name.removeprefix(WRAPPED): name for name in named}
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._named[self._names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Stage:
@@ -39,6 +56,19 @@ class Stage:
         """This rank's part of whole tensors, each named like a source and `suffix`."""
         return self.all.cut(piece, [whole[name + suffix] for name in piece.sources])[self.place.tensor.rank]
 
+    def parts(self, whole: Named, suffix: str = "", *, together: bool = False) -> Iterator[tuple[str, Tensor]]:
+        """This rank's part of each of its parameters, by Megatron's names, one after the other; `whole` by the trainer's names and `suffix`.
+
+        together: every rank reads every weight, in the same order, as what is sent to all must be; it keeps its own part alone.
+        """
+        named = Unwrapped(whole)
+        for stage in range(self.all.stages) if together else (self.place.pipeline.rank,):
+            for piece in self.all.of_stage(stage):
+                read = {name + suffix: named[name + suffix] for name in piece.sources}
+                if stage == self.place.pipeline.rank:
+                    yield piece.name, self.part(piece, read, suffix)
+                del read  # before the next ones come
+
     def norm(self, gradients: Mapping[str, Tensor]) -> float:
         """Of the whole model's gradients: what is cut is summed over its ranks, what several ranks hold counts once."""
         kinds = {piece.name: piece for piece in self.pieces}
@@ -52,6 +82,18 @@ class Stage:
         if self.place.pipeline.count > 1:
             dist.all_reduce(total, group=self.place.pipeline.group)
         return float(total.sqrt())
+
+    def own(self, held: Named, suffix: str = "") -> Pieces:
+        """This rank's pieces of tensors by Megatron's names, by the trainer's names and `suffix`. Nobody waits for anybody.
+
+        The first of the data-parallel ranks has them, and of what is not cut the first tensor-parallel one.
+        """
+        found = Pieces()
+        for piece in self.pieces if held and self.place.data.main else ():
+            if not piece.copy and (piece.how != "whole" or self.place.tensor.main):
+                for name, value, where in self.all.placed(piece, held[piece.name], self.place.tensor.rank):
+                    found.add(f"{WRAPPED}{name}{suffix}", value, where)
+        return found
 
     def whole(self, held: Named, shapes: Mapping[str, torch.Size]) -> Owned:
         """Tensors by Megatron's names, joined over ranks and stages, by the trainer's names; {} but on the first rank.
@@ -74,7 +116,7 @@ class Stage:
     def of_all(self, count: Tensor) -> dict[str, Tensor]:
         """One number under the name of every parameter; {} but on the first rank."""
         names = [name for piece in self.all for name in piece.sources] if self.place.main else []
-        return {WRAPPED + name: count.cpu().clone() for name in names}
+        return {WRAPPED + name: count for name in names}
 
     def _parts(self, piece: Piece, own: Tensor) -> list[Tensor]:
         tensor = self.place.tensor

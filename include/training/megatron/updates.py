@@ -1,6 +1,6 @@
 """The updates of a stage's parameters: exact weights in float32 that AdamW moves, and those that the layers compute with."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -11,7 +11,7 @@ from torch.nn import Parameter
 
 from include.training.engines.engine import EngineSettings, adamw, check_norm
 from include.training.engines.optimizer_state import Named
-from include.training.megatron.stage import WRAPPED, Stage
+from include.training.megatron.stage import Stage, Unwrapped
 
 FLAT = ("exp_avg", "exp_avg_sq")
 
@@ -27,8 +27,8 @@ class Updates(Protocol):
     def moments(self) -> tuple[Mapping[str, Named], Tensor | None]:
         """By kind; and how many updates there were, None before the first one."""
 
-    def fill(self, whole: Named) -> None:
-        """Takes this rank's part of whole weights, by the trainer's names."""
+    def fill(self, parts: Iterable[tuple[str, Tensor]]) -> None:
+        """Takes this rank's part of each weight, by Megatron's names, one after the other (`Stage.parts`)."""
 
     def fill_moments(self, whole: Named, count: Tensor) -> None:
         """The same of moments, each named like a weight, a dot and its kind; `count` updates were made."""
@@ -83,13 +83,13 @@ class LocalUpdates:
         return {key: {name: state[key] for name, state in states.items()} for key in FLAT}, count
 
     @torch.no_grad()
-    def fill(self, whole: Named) -> None:
-        for piece in self._stage.pieces:
-            self._exact[piece.name].copy_(self._stage.part(piece, unwrapped(whole)))
+    def fill(self, parts: Iterable[tuple[str, Tensor]]) -> None:
+        for name, part in parts:
+            self._exact[name].copy_(part)
         self._round_off()
 
     def fill_moments(self, whole: Named, count: Tensor) -> None:
-        named = unwrapped(whole)
+        named = Unwrapped(whole)
         for piece in self._stage.pieces:
             parts = {key: self._stage.part(piece, named, f".{key}").to(self._stage.device) for key in FLAT}
             cloned = {key: value.clone(memory_format=torch.contiguous_format) for key, value in parts.items()}
@@ -99,10 +99,6 @@ class LocalUpdates:
     def _round_off(self) -> None:
         for name, value in self._rounded.items():
             value.copy_(self._exact[name])
-
-
-def unwrapped(named: Named) -> Named:
-    return {name.removeprefix(WRAPPED): value for name, value in named.items()}
 
 
 def _add_gradient(exact: Parameter, rounded: Parameter) -> None:

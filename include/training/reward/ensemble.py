@@ -15,8 +15,9 @@ import torch
 from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
 from include.runtime import rng
-from include.runtime.checkpoint import Checkpoint, Owned, Snapshot
+from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.errors import CheckpointError
+from include.runtime.pieces import Owned
 from include.runtime.settings import Settings
 from include.training.loop import StepResult
 

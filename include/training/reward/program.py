@@ -17,9 +17,10 @@ import torch
 
 from include.domain.errors import SpecError
 from include.domain.outcomes import StopReason
-from include.runtime.checkpoint import Checkpoint, Owned, Snapshot
+from include.runtime.checkpoint import Checkpoint, Snapshot
 from include.runtime.job import Job
 from include.runtime.parts import taken
+from include.runtime.pieces import Owned
 from include.runtime.reward_stats import CLIP, EPSILON, RewardNormaliser, RunningStats
 from include.training.engines.engine import ENGINE_KEYS, Engine, EngineSettings, MakeEngine, MicroBatch
 from include.training.errors import TrainingError

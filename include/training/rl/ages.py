@@ -24,9 +24,11 @@ COUNTS = ("answers_dropped", "answers_made_again", "answers_kept_old")
 
 @dataclass(frozen=True)
 class Weighed:
-    """Of one batch: the importance weight of each token (None where all answers are the present actor's), what is told of them, and of
-    each answer by an earlier actor how far sampler and trainer are apart under that actor's weights (`arithmetic.mean_ratio_gaps`)."""
+    """Of one batch: the trainer's log-probabilities under the very version that drew each answer, the importance weight of each token
+    (None where all answers are the present actor's), what is told of them, and of each answer by an earlier actor how far sampler and
+    trainer are apart under that actor's weights (`arithmetic.mean_ratio_gaps`)."""
 
+    drawn_BT: Tensor
     weight_BT: Tensor | None
     told: dict[str, float]
     apart_B: Tensor
@@ -62,14 +64,15 @@ class Ages:
         """
         lag, lag_B = self._settings.lag, torch.tensor(batch.lags)
         if lag is None or not bool((lag_B > 0).any()):
-            return Weighed(None, {}, torch.zeros(len(lag_B)))
+            return Weighed(now_BT, None, {}, torch.zeros(len(lag_B)))
         sampler_BT = sampler_log_probs(batch.sampled)
-        gap, apart_B = 0.0, torch.zeros(len(lag_B))
+        gap, apart_B, drawn_BT = 0.0, torch.zeros(len(lag_B)), now_BT
         for age in sorted({age for age in batch.lags if age > 0}):
             of_age_BT = mask_BT * (lag_B == age)[:, None]
             under_BT = self._under(learner, plan, now_BT, batch, age)
             gap = max(gap, largest_ratio_gap(under_BT, sampler_BT, of_age_BT))
             apart_B += mean_ratio_gaps(under_BT, sampler_BT, of_age_BT)
+            drawn_BT = torch.where((lag_B == age)[:, None], under_BT, drawn_BT)
         cap_B = torch.where(lag_B > lag.limit, 1.0, lag.weight_cap)
         weight_BT = torch.where((lag_B > 0)[:, None], truncated_weights(now_BT, sampler_BT, cap_B), torch.ones(()))
         seen = weight_BT[(mask_BT > 0) & (lag_B > 0)[:, None]]
@@ -77,7 +80,7 @@ class Ages:
         if len(seen):
             truncated = (seen >= cap_B[:, None].expand_as(mask_BT)[(mask_BT > 0) & (lag_B > 0)[:, None]]).double().mean()
             told |= {"importance_weight": float(seen.mean()), "importance_truncated_share": float(truncated)}
-        return Weighed(weight_BT, told, apart_B)
+        return Weighed(drawn_BT, weight_BT, told, apart_B)
 
     def _under(self, learner: Learner, plan: Plan, now_BT: Tensor, batch: Collected, age: int) -> Tensor:
         """B × T log-probabilities under the version that is `age` behind the present one."""

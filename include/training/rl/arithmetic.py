@@ -26,9 +26,10 @@ def whiten(value_BT: Tensor, mask_BT: Tensor, epsilon: float = 1e-8) -> Tensor:
 
 
 def sequence_kl(policy_BT: Tensor, reference_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Batch mean, over answers that count, of the *sum* over tokens of log π_old − log π_ref.
+    """Batch mean, over answers that count, of the *sum* over tokens of log π − log π_ref, π being what drew the answers.
 
-    An estimate of KL(π ‖ reference) from samples of π: it can be negative by noise, and only by noise.
+    An estimate of KL(π ‖ reference) from samples of π: it can be negative by noise, and only by noise. Of samples of another policy μ
+    it would be KL(μ ‖ reference) − KL(μ ‖ π): −KL(reference ‖ π) where the reference itself drew.
     """
     total_B = ((policy_BT - reference_BT) * mask_BT).sum(1)
     return total_B.sum() / (mask_BT.sum(1) > 0).sum().clamp(min=1)

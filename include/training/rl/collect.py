@@ -9,6 +9,7 @@ from typing import Any
 from include.domain.records import Prompt, Rollout
 from include.runtime.chat import answer_text, prompt_ids
 from include.runtime.job import Job
+from include.runtime.ranks import first_did
 from include.training.engines.precision import precision_context
 from include.training.errors import TrainingError
 from include.training.model_io import compute_device
@@ -65,8 +66,12 @@ class Collector:
                 self.job.ranks,
             )
         batch = Collected(drawn.answers, texts, scored, [step - version for version in drawn.versions], step)
-        if self.job.ranks.main:
+
+        def written() -> list[Any]:
             self.log.write(step + 1, step, self._records(step, drawn, batch), self.settings.prompts_per_iteration)
+            return []
+
+        first_did(self.job.ranks, written)
         return batch
 
     def _records(self, step: int, drawn: Drawn, batch: Collected) -> list[Written]:

@@ -3,7 +3,7 @@
     exchange/plan.json                          what to draw, written once
     exchange/weights/v00003/                    actor.safetensors, version.json: the actor after 3 iterations; of one with adapters, these alone
     exchange/answers/00004-0002.json            portion 2 of iteration 4, with the version that wrote it
-    exchange/ready                              the generator has loaded its model; holds its process id
+    exchange/ready-0                            generator 0 has loaded its model; holds its process id
     exchange/closed/00004                       the trainer has what it needs of iteration 4; more is not wanted
     exchange/stop                               the trainer is done
 
@@ -34,7 +34,8 @@ WEIGHTS = "actor.safetensors"
 
 @dataclass(frozen=True)
 class GeneratorPlan:
-    """All that the generator knows of the run. `ahead`: iterations it may be ahead of the newest weights."""
+    """All that a generator knows of the run. `ahead`: iterations it may be ahead of the newest weights; `steady`: so many it is, and
+    each iteration is drawn by that one version."""
 
     policy: str
     attention: str
@@ -46,6 +47,7 @@ class GeneratorPlan:
     encoded: tuple[tuple[int, ...], ...]
     draw: DrawSettings
     lora: LoraSettings | None = None
+    steady: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,13 @@ class Exchange:
     def versions(self) -> list[int]:
         return sorted(int(path.name[1:]) for path in (self.folder / "weights").iterdir() if path.name[1:].isdecimal())
 
+    def weights_file(self, version: int) -> Path:
+        return self.folder / "weights" / f"v{version:05d}" / WEIGHTS
+
+    def updates(self, version: int) -> int:
+        """Optimiser steps behind a published version."""
+        return int(self._version(version)["updates"])
+
     def digest(self, version: int) -> str:
         """sha256 of a published version's weights, as they were written."""
         return str(self._version(version)["sha256"])
@@ -146,6 +155,24 @@ class Exchange:
         except FileNotFoundError:
             return None
 
+    def has_answers(self, iteration: int, number: int) -> bool:
+        return self._answers(iteration, number).exists()
+
+    def check(self, portion: Portion, prompts: Sequence[Sequence[int]], step: int) -> None:
+        """A portion is the answers to its very prompts, each token with its log-probability, by a version there has been, in its very bytes.
+
+        Raises:
+            IntegrityError: it is not.
+        """
+        if [answer.prompt for answer in portion.answers] != [tuple(ids) for ids in prompts] or not 0 <= portion.version <= step:
+            raise IntegrityError(f"iteration {step + 1}: the generator gave answers to other prompts, or of version {portion.version}")
+        if any(len(a.tokens) != len(a.log_probs) or not a.tokens for a in portion.answers):
+            raise IntegrityError(f"iteration {step + 1}: the generator gave tokens without their log-probabilities")
+        if portion.version in self.versions() and portion.digest != (own := self.digest(portion.version)):
+            raise IntegrityError(
+                f"iteration {step + 1}: the generator drew with weights {portion.digest} as version {portion.version}, published was {own}"
+            )
+
     def take_away(self, used: Sequence[tuple[int, int]], before: int) -> int:
         """Removes the portions of iterations below `before`; gives the answers among them that are not in `used`: they came too late."""
         late = 0
@@ -163,15 +190,18 @@ class Exchange:
     def closed(self, iteration: int) -> bool:
         return (self.folder / "closed" / f"{iteration:05d}").exists()
 
-    def ready(self) -> None:
-        """Said by the generator once it can draw."""
-        aside = self.folder / "ready.tmp"
+    def ready(self, number: int) -> None:
+        """Said by a generator once it can draw."""
+        aside = self.folder / f"ready-{number}.tmp"
         aside.write_text(str(os.getpid()), "utf-8")
-        os.replace(aside, self.folder / "ready")
+        os.replace(aside, self.folder / f"ready-{number}")
 
-    @property
-    def is_ready(self) -> bool:
-        return (self.folder / "ready").exists()
+    def is_ready(self, number: int = 0) -> bool:
+        return (self.folder / f"ready-{number}").exists()
+
+    def not_ready(self, number: int) -> None:
+        """Said before a generator is started (again)."""
+        (self.folder / f"ready-{number}").unlink(missing_ok=True)
 
     def stop(self) -> None:
         (self.folder / "stop").touch()

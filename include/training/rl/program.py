@@ -1,4 +1,4 @@
-"""PPO: actor, frozen reference, frozen reward model, critic; drawing by itself, so that the policy lag is 0, or beside a generator.
+"""PPO: actor, frozen reference, frozen reward model, critic; answers by generators beside it, or by itself, so that the policy lag is 0.
 
 An iteration: prompts → rollouts → scores → KL against the reference → values → advantages → update of actor and critic.
 Differences from the papers: the KL penalty is per token and its controller steps by a factor (not proportionally);
@@ -32,6 +32,7 @@ from include.training.rl.ages import Ages
 from include.training.rl.arithmetic import gae, masked_mean, sequence_kl, token_rewards, whiten
 from include.training.rl.batch import Plan, answer_mask
 from include.training.rl.checks import check_same_sequence
+from include.training.rl.chosen_source import answer_source
 from include.training.rl.collect import Collected, Collector, batch_figures, check_lengths, encode_prompts
 from include.training.rl.draw import DrawSettings
 from include.training.rl.guard_limits import BatchFigures, GuardStop
@@ -42,7 +43,7 @@ from include.training.rl.oddness import Oddness, known_accuracies
 from include.training.rl.rewards import RewardScorer, usable_prompts
 from include.training.rl.sampler import compare
 from include.training.rl.settings import PpoSettings, guard_limits, kl_controller
-from include.training.rl.sources import AnswerSource, answer_source
+from include.training.rl.sources import AnswerSource
 from include.training.rl.update import Learner, Lesson, critic_quality
 from include.transforms.datasets_io import read_rows
 
@@ -100,7 +101,10 @@ class PpoTrainer:
         return StepResult(figures, sum(len(answer.sequence) for answer in batch.sampled), keep=self.keeps_best and better)
 
     def _lesson(self, batch: Collected, plan: Plan) -> tuple[Lesson, dict[str, float]]:
-        """Rewards, advantages and returns of a batch, and what is told of them."""
+        """Rewards, advantages and returns of a batch, and what is told of them.
+
+        KL and entropy are of the version that drew each answer: of samples of another one the mean of log π is no estimate of either.
+        """
         settings, mask_BT = self.settings, answer_mask(batch.sampled, batch.counted)
         looked = self.learner.look(plan, (mask_BT.shape[0], mask_BT.shape[1]))
         weighed = self.ages.weigh(self.learner, plan, batch, looked.old_BT, mask_BT)
@@ -112,14 +116,14 @@ class PpoTrainer:
         seen = gae(reward_BT, looked.value_BT, mask_BT, settings.gamma, settings.lam)
         advantage_BT = whiten(seen.advantage_BT, mask_BT) if settings.whiten else seen.advantage_BT
         told = {
-            "kl": float(sequence_kl(looked.old_BT, looked.reference_BT, mask_BT)),
-            "entropy": -float(masked_mean(looked.old_BT, mask_BT)),
+            "kl": float(sequence_kl(weighed.drawn_BT, looked.reference_BT, mask_BT)),
+            "entropy": -float(masked_mean(weighed.drawn_BT, mask_BT)),
             "score_spread": _spread(score_B[mask_BT.any(1)]),
             "advantage_spread": _spread(seen.advantage_BT[mask_BT > 0], whitened=settings.whiten),
             **weighed.told,
             **compared.told,
             **_quantiles("score", score_B[mask_BT.any(1)]),
-            **_quantiles("kl", ratio_BT.sum(1)[mask_BT.any(1)]),
+            **_quantiles("kl", ((weighed.drawn_BT - looked.reference_BT) * mask_BT).sum(1)[mask_BT.any(1)]),
             **_quantiles("advantage", seen.advantage_BT[mask_BT > 0]),
         }
         return Lesson(looked.old_BT, looked.value_BT, advantage_BT, seen.return_BT, mask_BT, weighed.weight_BT), told
@@ -164,7 +168,8 @@ class PpoTrainer:
             engine.train() if training else engine.eval()
 
     def capture(self) -> Snapshot:
-        groups = {**self.learner.actor.capture("actor"), **self.learner.critic.capture("critic")}
+        drawing, versions = self.source.capture()
+        groups = {**self.learner.actor.capture("actor"), **self.learner.critic.capture("critic"), **drawing}
         state = {
             "kl": self.kl.state(),
             "guards": self.guards.state(),
@@ -172,6 +177,7 @@ class PpoTrainer:
             "rollouts": self.collector.log.state(),
             "updates": self.updates,
             "ages": self.ages.state(),
+            "versions": versions,
             "oddness": self.oddness.state(),
             "best_look": asdict(self.best),
             "prompts": [self.job.input_digest("prompts"), len(self.collector.prompts)],
@@ -191,6 +197,7 @@ class PpoTrainer:
         self.collector.log.load_state(checkpoint.state["rollouts"])
         self.updates = checkpoint.state["updates"]
         self.ages.load_state(checkpoint.state["ages"])
+        self.source.restore(checkpoint, checkpoint.state.get("versions", {}))
         self.oddness.load_state(checkpoint.state["oddness"])
         self.best = BestLook(**checkpoint.state.get("best_look", {}))
 

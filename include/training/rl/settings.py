@@ -77,13 +77,14 @@ class RewardMix:
 
 @dataclass(frozen=True)
 class LagSettings:
-    """A generator beside the trainer, and how old its answers may be.
+    """Generators beside the trainer, and how old their answers may be.
 
     limit: published versions between the actor that wrote an answer and the trainer's at use.
     ahead: iterations the generator may be ahead of the newest weights; above `limit`, answers too old are made.
     too_old: drop (and draw again), or weight: keep, and weigh less.
     weight_cap: truncation of the importance weight π/μ of each token at lag > 0; past the limit it is truncated at 1.
-    wait_s: so long the trainer waits for the next portion before it draws the rest itself.
+    wait_s: so long the trainer waits for the next portion before it draws the rest itself, or (steady) starts the generator again.
+    steady: each iteration is drawn by the version `limit` behind it; then there is neither `ahead` nor `too_old` to choose.
     """
 
     limit: int
@@ -91,13 +92,15 @@ class LagSettings:
     too_old: str
     weight_cap: float
     wait_s: float
+    steady: bool = False
 
     @classmethod
     def of(cls, config: Settings) -> "LagSettings | None":
-        """None where the trainer draws its own answers (config.generation in_process)."""
+        """None where the trainer draws its own answers (config.generation in_process, as in a configuration that does not say)."""
         section = config.section("lag", {})
         section.only("limit", "ahead", "too_old", "weight_cap", "wait_s")
-        if config.text("generation", ("in_process", "own_process"), "in_process") == "in_process":
+        generation = config.text("generation", ("apart", "in_process", "own_process"), "in_process")
+        if generation == "in_process":
             return None
         limit = section.integer("limit", 1)
         lag = cls(
@@ -106,7 +109,12 @@ class LagSettings:
             section.text("too_old", ("drop", "weight"), "drop"),
             section.number("weight_cap", 2.0),
             section.number("wait_s", 600.0),
+            generation == "apart",
         )
+        if lag.steady and (lag.ahead, lag.too_old) != (lag.limit, "drop"):
+            raise SpecError(
+                "config.lag: with generation apart each iteration is drawn by the version `limit` behind it: ahead and too_old are for own_process"
+            )
         if lag.limit < 0 or lag.ahead < 0 or lag.weight_cap < 1 or lag.wait_s <= 0:
             raise SpecError(f"config.lag: limit and ahead must not be below 0, weight_cap at least 1, wait_s above 0: {lag}")
         return lag

@@ -93,7 +93,7 @@ async def run_cell(cell: Cell, slurm: PrivateSlurm, folder: Path, key: str) -> R
         task = Task(str(folder), _connection(slurm, proxy.port, gates, cell), key, _spec(cell, folder), shards, cell.deferrable)
         processes = Processes(task)
         scene = Scene(slurm, proxy, gates, processes, cell.point)
-        living = asyncio.create_task(_cancelled(task, processes, cell.on_kill) if cell.cancels else _lived(cell, task, processes))
+        living = asyncio.create_task(_cancelled(cell, slurm, task, processes) if cell.cancels else _lived(cell, task, processes))
         pushing = asyncio.create_task(_pushed(slurm, folder)) if cell.job in (PUT_BACK, PUSHED_OUT) else None
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -182,7 +182,7 @@ async def _event(said: dict[str, Any], processes: Processes) -> dict[str, Any]:
     return event
 
 
-async def _cancelled(task: Task, processes: Processes, on_kill: bool) -> str:
+async def _cancelled(cell: Cell, slurm: PrivateSlurm, task: Task, processes: Processes) -> str:
     """The task is submitted and then failed by a person; on_kill, if it comes, and the reconciler do the rest: ``cancelled``."""
     said = await processes(worker, task, "execute", None, {})
     while said is None or "deferred" not in said or not said["trigger"].endswith("SlurmJobTrigger"):
@@ -190,13 +190,25 @@ async def _cancelled(task: Task, processes: Processes, on_kill: bool) -> str:
     while not (Path(task.folder) / "ran").exists():  # noqa: ASYNC110
         await asyncio.sleep(0.1)
     await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
-    if on_kill:
+    if cell.fault.startswith("slurmctld"):
+        await _written_down(slurm, Path(task.folder) / "ran")
+    if cell.on_kill:
         await processes(killed, said["trigger_kwargs"])
     store = task.store()
     while store.get(task.key) is not None:
         await asyncio.sleep(0.5)
         await processes(reconciler, task)
     return "cancelled"
+
+
+async def _written_down(slurm: PrivateSlurm, ran: Path) -> None:
+    """The controller has saved that the job runs, as it does some seconds after each change. One that is killed before comes back with a job that it
+    still holds, and the node ends the run by itself, without a signal: nothing that a client could ask reaches the program."""
+    state, began, (job_id, *_) = slurm.base / "state/job_state", time.time(), _lines(ran)
+    await asyncio.to_thread(slurm.run, "scontrol", "update", f"JobId={job_id}", "Comment=running")  # a change after the start
+    async with asyncio.timeout(POINT_TIMEOUT_S):
+        while not state.exists() or state.stat().st_mtime <= began:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
 
 
 def _spec(cell: Cell, folder: Path) -> dict[str, Any]:

@@ -18,7 +18,9 @@ this test that run the real operator, trigger and reconciler; what Airflow does 
 same is tried, less densely, in tests/e2e/test_faults.py and tests/e2e/test_slurm_tasks.py.
 
 *answered after*: from the accident to the first command that began after it and was answered. *settled after*: from the accident to the
-task's end, the rest of the job included. *lost* also counts a job that was ended without having heard the signal to save.
+task's end, the rest of the job included. *lost* also counts a job that was ended without having heard the signal to save. Where a controller dies while a job is being ended, it
+had saved that the job runs, as it does some seconds after the start: killed before, it comes back with a job that it holds, and the node
+ends the run without a signal.
 """
 
 _HEAD = ("fault @ point", "submitted", "doubled", "lost", "false success", "false failure", "answered after s", "settled after s", "took s")
