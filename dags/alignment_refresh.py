@@ -27,7 +27,7 @@ def refresh(dag_id: str, recipe: str) -> DAG:
             "rerun_salt": Param("", type="string", title="Rerun salt", description="Anything here computes every stage from scratch"),
         },
     ) as dag:
-        run = chain.resolve()
+        run = chain.resolve(whole_chain=True)
         base = chain.base(run)
         datasets = chain.data(run)
         sft = chain.sft(run, base, datasets)

@@ -25,6 +25,10 @@ KINDS = {
     "peers": "a trigger a job, every 5 s",
     "ssh": "SSHRemoteJobTrigger (Airflow's SSH provider)",
 }
+HEAD = [
+    "way", "jobs", "commands/h", "of them squeue", "CPU s/h", "slurmctld CPU s/h", "peak MiB", "delay p50 s", "delay p95 s",
+    "ends seen", "not seen",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Measured:
     kind: str
     jobs: int
     commands: float
+    squeues: float
     cpu_s: float
     controller_cpu_s: float
     peak_mib: float
@@ -44,7 +49,8 @@ class Measured:
     def row(self) -> list[str]:
         """Its line of the table."""
         return [
-            KINDS[self.kind], str(self.jobs), f"{self.commands:.0f}", f"{self.cpu_s:.0f}", f"{self.controller_cpu_s:.0f}", f"{self.peak_mib:.0f}",
+            KINDS[self.kind], str(self.jobs), f"{self.commands:.0f}", "–" if self.kind == "ssh" else f"{self.squeues:.0f}",
+            f"{self.cpu_s:.0f}", f"{self.controller_cpu_s:.0f}", f"{self.peak_mib:.0f}",
             f"{percentile(self.delays_s, 0.5):.1f}", f"{percentile(self.delays_s, 0.95):.1f}", f"{len(self.delays_s)}", f"{self.missed + self.failed}",
         ]  # fmt: skip
 
@@ -64,8 +70,7 @@ def main() -> None:
     options = parser.parse_args()
     with private_site() as site:
         measured = [measure(site, kind, options) for kind in options.only or KINDS]
-    head = ["way", "jobs", "commands/h", "CPU s/h", "slurmctld CPU s/h", "peak MiB", "delay p50 s", "delay p95 s", "ends seen", "not seen"]
-    print(markdown(head, [m.row() for m in measured]))
+    print(markdown(HEAD, [m.row() for m in measured]))
     print(f"\n{RUNNING} of the jobs of the first two ways run, the others are pending. {load()}")
     first = measured[0]
     for other in measured[1:]:
@@ -100,10 +105,11 @@ def measure(site: Site, kind: str, options: argparse.Namespace) -> Measured:
 
 def _watched(site: Site, kind: str, jobs: list[dict[str, Any]], watcher: Watcher, options: argparse.Namespace) -> Measured:
     watcher.ready()
-    commands, controller_s, began = site.commands(), site.controller_cpu_s(), time.time()
+    commands, squeues, controller_s, began = site.commands(), site.commands("squeue"), site.controller_cpu_s(), time.time()
     ended = _end_some(site, kind, jobs, began, options)
     time.sleep(max(0.0, began + options.seconds - time.time()))
-    commands, controller_s, wall_s = site.commands() - commands, site.controller_cpu_s() - controller_s, time.time() - began
+    commands, squeues = site.commands() - commands, site.commands("squeue") - squeues
+    controller_s, wall_s = site.controller_cpu_s() - controller_s, time.time() - began
     usage, seen = watcher.stop()
     if usage["first_failure"]:
         print(f"{KINDS[kind]}: {usage['failed']} triggers failed, such as {usage['first_failure'][0][:200]}", file=sys.stderr)
@@ -111,6 +117,7 @@ def _watched(site: Site, kind: str, jobs: list[dict[str, Any]], watcher: Watcher
         kind,
         len(jobs),
         commands=commands / wall_s * 3600,
+        squeues=squeues / wall_s * 3600,
         cpu_s=usage["cpu_s"] / usage["wall_s"] * 3600,
         controller_cpu_s=controller_s / wall_s * 3600,
         peak_mib=usage["peak_mib"],

@@ -27,12 +27,13 @@ def actor() -> str:
 
 
 @task(multiple_outputs=True, retries=1)
-def resolve(**context: Any) -> dict[str, Any]:
+def resolve(whole_chain: bool = False, **context: Any) -> dict[str, Any]:
     """Pins what this run is: recipe, method, who asked. Services are tried first, so that nothing is computed in vain."""
     from include.flows.resolve_run import resolve_run
 
     dag_run = context["dag_run"]
-    return resolve_run(dict(context["params"]), dag_run.run_id, dag_run.dag_id, getattr(dag_run, "triggering_user_name", None))
+    asked_by = getattr(dag_run, "triggering_user_name", None)
+    return resolve_run(dict(context["params"]), dag_run.run_id, dag_run.dag_id, asked_by, whole_chain=whole_chain)
 
 
 @task(retries=2)

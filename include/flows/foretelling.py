@@ -10,6 +10,7 @@ from include.flows import services
 from include.flows.errors import FlowError
 from include.settings.catalogue import recipe
 from include.settings.clusters import Cluster
+from include.settings.recipes import Recipe
 from include.stages.errors import StageError
 from include.stages.forecast import Measured, check_preemption, compared, forecast, measured_in
 from include.stages.plan import Plan
@@ -46,6 +47,17 @@ def foretell(made: Plan, run: Mapping[str, Any], where: Cluster) -> dict[str, fl
         log.warning("%s: %s", stage, warning)
     _or_unaffordable(found.check)
     return found.to_json()
+
+
+def refuse_unaffordable(found: Recipe, method: str, where: Cluster) -> None:
+    """Looks at all stages that a run of the chain trains or generates with, before the first of them has computed anything.
+
+    Raises:
+        Unaffordable: one of them cannot fit its devices.
+    """
+    for stage in ("sft", "generate", "reward_model", method):
+        if (made := forecast(found, stage, where)) is not None:
+            _or_unaffordable(made.check_fits)
 
 
 def _or_unaffordable(check: Callable[[], None]) -> None:

@@ -126,6 +126,19 @@ class Forecast:
         Raises:
             StageError: with the numbers, and what would help.
         """
+        self.check_fits()
+        cost = self.cost
+        if self.measured:
+            check_preemption(cost.stage, self.job, self.measured)
+        else:
+            _check_window(cost.stage, self.job, cost.save_s, f"{cost.checkpoint_gb:.4g} GB at {cost.hardware.store_mb_s:g} MB/s")
+
+    def check_fits(self) -> None:
+        """Refuses what no device of the job can hold, whatever was measured.
+
+        Raises:
+            StageError: with the numbers, and what would help.
+        """
         cost, limit = self.cost, self.cost.hardware.memory_gb
         if limit and not cost.hardware.cpu and cost.state_gb > _SURE * limit:
             frozen = " or frozen: host" if cost.stage == "ppo" else " or use lora"
@@ -133,10 +146,6 @@ class Forecast:
                 f"{cost.stage} cannot fit: weights, gradients and moments alone take {cost.state_gb:.4g} GB a device, it has {limit:.4g} GB "
                 f"({cost.hardware.devices} devices). Spread them (zero_stage, tensor_parallel, more job.tasks), offload,{frozen}"
             )
-        if self.measured:
-            check_preemption(cost.stage, self.job, self.measured)
-        else:
-            _check_window(cost.stage, self.job, cost.save_s, f"{cost.checkpoint_gb:.4g} GB at {cost.hardware.store_mb_s:g} MB/s")
 
 
 def check_preemption(stage: str, job: JobSettings, measured: Measured | None) -> None:

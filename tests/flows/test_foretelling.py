@@ -14,7 +14,8 @@ from airflow_slurm.requests import JobRequest
 from include.domain.layout import RunDir
 from include.domain.spec import Report
 from include.flows import stage_work
-from include.flows.foretelling import Unaffordable, say_what_was_seen
+from include.flows.foretelling import Unaffordable, refuse_unaffordable, say_what_was_seen
+from include.flows.resolve_run import resolve_run
 from include.settings.catalogue import cluster, recipe
 from include.settings.stage import StageSettings
 from include.stages.errors import StageError
@@ -66,6 +67,16 @@ def test_what_cannot_fit_is_refused_for_good_before_anything_is_submitted(plane:
     site(plane, GPU | {"memory_gb": 0.0001})
     with pytest.raises(Unaffordable, match="sft cannot fit: weights, gradients and moments alone take"):
         stage_work.prepare("sft", sft(plane, gpus=1), SFT_GIVEN)
+
+
+def test_a_run_whose_last_stage_cannot_fit_is_refused_before_the_first_is_planned(plane: Plane) -> None:
+    """Of assistant-65b on the example's nodes DPO fits, PPO does not: nobody trains SFT for days to learn that."""
+    (plane.configs / "clusters/here.yaml").write_bytes((plane.configs / "clusters/example-h100.yaml").read_bytes())
+    asked: dict[str, Any] = {"recipe": "assistant-65b", "method": "ppo"}
+    with pytest.raises(Unaffordable, match="ppo cannot fit: .* or frozen: host"):
+        resolve_run(asked, "r", "alignment_refresh", None, whole_chain=True)
+    refuse_unaffordable(recipe("assistant-65b"), "dpo", cluster())
+    refuse_unaffordable(recipe("assistant-7b"), "ppo", cluster())
 
 
 def test_a_preemptible_job_whose_checkpoint_was_seen_to_take_too_long_is_refused(plane: Plane) -> None:
