@@ -36,7 +36,7 @@ def layout_of(settings: PpoSettings, hardware: Hardware) -> Layout:
 
 
 def phases(settings: PpoSettings, shape: Shape, hardware: Hardware, members: int) -> dict[str, Parts]:
-    """Phase → part → bytes; of the device of the first rank, which alone reads its policy back."""
+    """Phase → part → bytes; of the device of the first rank, which alone reads its policy back, and of one that generators have to themselves."""
     layout = layout_of(settings, hardware)
     both = {name: 2 * value for name, value in memory.state(shape, layout).items()}
     stays, comes = _frozen(settings, shape, members)
@@ -44,7 +44,9 @@ def phases(settings: PpoSettings, shape: Shape, hardware: Hardware, members: int
     held = {**both, **_buckets(shape, layout), **stays, **beside}
     if settings.lora and settings.zero_stage == 3:
         held["drawing"] = memory.frozen(shape, settings.precision)  # its base stays, the adapters alone are filled in
+    alone = {"drawing beside": _on_a_gpu_of_their_own(settings, shape, hardware, layout)} if own_gpus(settings, hardware) else {}
     return {
+        **alone,
         "loading": _loading(settings, shape, layout, stays),
         "drawing": {**held, **_drawing(settings, shape, _rows(settings, hardware))},
         "scoring": {**held, **comes, **_scoring(settings, shape, layout)},
@@ -190,9 +192,29 @@ def _export(shape: Shape, layout: Layout, hardware: Hardware) -> Parts:
 
 def own_gpus(settings: PpoSettings, hardware: Hardware) -> bool:
     """Whether generators have GPUs that no rank has. Where the site is not known the recipe alone says how many there are."""
+    return settings.generation != "in_process" and not hardware.cpu and _free_gpus(settings, hardware) > 0
+
+
+def _free_gpus(settings: PpoSettings, hardware: Hardware) -> int:
+    """GPUs of a node that no rank has; below 1 where there is none, or nobody says how many there are."""
     gpus = settings.job.gpus if hardware.gpus_a_node is None else hardware.gpus_a_node
-    beside = settings.generation != "in_process" and not hardware.cpu
-    return beside and gpus is not None and gpus > hardware.processes_a_node
+    return (gpus or 0) - hardware.processes_a_node
+
+
+def _on_a_gpu_of_their_own(settings: PpoSettings, shape: Shape, hardware: Hardware, layout: Layout) -> Parts:
+    """The most of them that share one, as they are dealt out over the GPUs that no rank has."""
+    return _generators(settings, shape, layout, math.ceil(settings.generators / _free_gpus(settings, hardware)))
+
+
+def _generators(settings: PpoSettings, shape: Shape, layout: Layout, count: int, process: float = 0.0) -> Parts:
+    """So many on one device: each a whole float32 actor, and what it needs to write with it."""
+    passes = _writing(settings, shape, min(settings.generation_batch, settings.prompts_per_iteration))
+    # autocast keeps the rounded copies of weights that can be trained, from one token to the next
+    rounded = 2 * shape.parameters * layout.trained_share if settings.precision == "bf16_autocast" else 0.0
+    return {
+        "generator": count * (memory.FP32 * shape.parameters + process),
+        "generator's passes": count * (math.fsum(passes.values()) + rounded),
+    }
 
 
 def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, layout: Layout) -> Parts:
@@ -200,15 +222,7 @@ def _beside(settings: PpoSettings, shape: Shape, hardware: Hardware, layout: Lay
     of a node has its rank (or nobody says how many there are) the first one's holds the generators too."""
     if settings.generation == "in_process":
         return {}
-    copy = memory.FP32 * shape.parameters
+    earlier = {"earlier actor": memory.FP32 * shape.parameters}
     if own_gpus(settings, hardware):
-        return {"earlier actor": copy}
-    process = memory.PROCESS if hardware.cpu else 0.0
-    passes = _writing(settings, shape, min(settings.generation_batch, settings.prompts_per_iteration))
-    # autocast keeps the rounded copies of weights that can be trained, from one token to the next
-    rounded = 2 * shape.parameters * layout.trained_share if settings.precision == "bf16_autocast" else 0.0
-    return {
-        "earlier actor": copy,
-        "generator": settings.generators * (copy + process),
-        "generator's passes": settings.generators * (math.fsum(passes.values()) + rounded),
-    }
+        return earlier
+    return earlier | _generators(settings, shape, layout, settings.generators, memory.PROCESS if hardware.cpu else 0.0)

@@ -275,6 +275,15 @@ def test_a_generator_beside_the_trainer_is_counted_where_it_lies() -> None:
     assert shared.memory["generator"] == pytest.approx(whole)
     assert shared.memory["generator's passes"] == pytest.approx(PASSES_FP32 / 1e9)
     assert "generator" not in apart.memory
+    assert apart.phases["drawing beside"] == pytest.approx(whole + PASSES_FP32 / 1e9)
+    assert ppo(job=job(9), generators=3).phases["drawing beside"] == pytest.approx(3 * apart.phases["drawing beside"])
+    assert ppo(job=job(10), generators=3).phases["drawing beside"] == pytest.approx(2 * apart.phases["drawing beside"]), (
+        "two on one of them"
+    )
+    crowded = ppo(job=job(9), generators=15)
+    assert crowded.memory_gb == pytest.approx(15 * apart.phases["drawing beside"])
+    assert crowded.state_gb == pytest.approx(15 * whole), "of the fullest GPU, whoever has it"
+    assert "drawing beside" not in shared.phases
     assert "generator" in ppo(job=job(None)).memory
     assert apart.state_gb - inside.state_gb == pytest.approx(whole)
     assert shared.host_phases["training"] - inside.host_phases["training"] == pytest.approx(PROCESS / 1e9 + whole), (
