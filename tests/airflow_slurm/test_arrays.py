@@ -97,9 +97,11 @@ def test_an_array_has_ended_when_all_have_and_succeeded_when_all_have() -> None:
     ended = summarise("5501", None, {0: done, 2: failed})
     assert (ended.phase, ended.exit_code, ended.retryable, ended.elapsed_s) == (Phase.FAILED, 3, True, 2.0)
     assert summarise("5501", None, {0: done, 1: done}).succeeded
-    early, late = replace(done, observed_at=5.0, node_list="n1"), replace(failed, observed_at=9.0, node_list="n2")
+    early, late = replace(done, observed_at=5.0, node_list="n1", nodes=1), replace(failed, observed_at=9.0, node_list="n[2-3]", nodes=2)
     whole = summarise("5501", None, {0: early, 2: late})
-    assert (whole.observed_at, whole.node_list) == (9.0, "n1,n2")
+    assert (whole.observed_at, whole.node_list, whole.nodes) == (9.0, "n1,n[2-3]", 3)
+    going_on = summarise("5501", None, {0: early, 1: runs, 2: late})
+    assert (going_on.node_list, going_on.nodes) == ("n1", 1), "of those that run"
     assert tasks_by_state({0: done, 1: runs, 2: failed, 3: done}) == {"COMPLETED": "0,3", "FAILED": "2", "RUNNING": "1"}
     assert "COMPLETED 0, FAILED 2" in ended.describe()
 

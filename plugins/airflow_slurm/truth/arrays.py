@@ -133,10 +133,15 @@ def as_removed(view: JobView) -> JobView:
 
 
 def summarise(job_id: str, cluster: str | None, views: Mapping[int, JobView]) -> JobView:
-    """One view of a whole array: it has ended when all its tasks have, and succeeded when all have."""
+    """One view of a whole array: it has ended when all its tasks have, and succeeded when all have.
+
+    Its nodes are those of the tasks that run, of an array that has ended of all its tasks; their number is the tasks' added up, as several may have
+    shared one.
+    """
     phases = Counter(view.phase for view in views.values())
     phase = next((phase for phase in _WEIGHT if phases[phase]), Phase.WAITING)
     shown = next(view for view in views.values() if view.phase is phase)
+    placed = [view for view in views.values() if phase.ended or view.phase is Phase.RUNNING]
     return replace(
         JobView(job_id, cluster),
         phase=phase,
@@ -146,8 +151,8 @@ def summarise(job_id: str, cluster: str | None, views: Mapping[int, JobView]) ->
         retryable=any(view.retryable for view in views.values() if view.phase in (Phase.LOST, Phase.FAILED)),
         exit_code=shown.exit_code,
         signal=shown.signal,
-        nodes=sum(view.nodes for view in views.values() if view.phase is Phase.RUNNING),
-        node_list=",".join(dict.fromkeys(v.node_list for v in views.values() if v.node_list and (phase.ended or v.phase is Phase.RUNNING))),
+        nodes=sum(view.nodes for view in placed),
+        node_list=",".join(dict.fromkeys(view.node_list for view in placed if view.node_list)),
         restarts=max(view.restarts for view in views.values()),
         submit_time=_least(view.submit_time for view in views.values()),
         start_time=_least(view.start_time for view in views.values()),
