@@ -34,6 +34,7 @@ LABELS: Mapping[str, Mapping[str, str]] = {
     PPO: {LENGTH: "longest answer, tokens", BATCH: "answers an iteration", RANKS: "ranks, a thread each"},
     GENERATION: {LENGTH: "longest answer, tokens", BATCH: "prompts", RANKS: "processes, a thread each"},
 }
+SIZES = ("vocabulary", "hidden", "layers", "heads")
 PLOTTED = {PPO: ("TRL 1.9.2", "iterations a minute"), GENERATION: ("plain generate", "useful tokens a second")}
 Found = dict[str, list[tuple[float, float, float]]]
 """Axis → (value, speed of ours, of the other side; not a number where it had no turn)."""
@@ -51,7 +52,8 @@ def growth(start: Workload, rounds: int, axes: Mapping[str, Sequence[int]], side
     """Tokens a second, of PPO iterations a minute, of both sides; printed as a table on the way."""
     unit = "iterations/min" if start.program == PPO else "tokens/s"
     print(
-        f"{start.program}: {start.hidden} wide, {start.layers} layers, batch {start.batch}, texts of up to {start.length} words, {start.precision}"
+        f"{start.program}: {start.hidden} wide, {start.layers} layers, {start.vocabulary or 'few hundred'} rows of embeddings, batch {start.batch}, "
+        f"texts of up to {start.length} words, {start.precision}"
     )
     print(
         f"\n| varied | value | tokens an update | ours, {unit} | TRL, {unit} | ratio by the clock | by CPU |\n| --- | --- | --- | --- | --- | --- | --- |"
@@ -134,6 +136,8 @@ def _asked(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=14, help="updates of a turn, of PPO iterations")
     parser.add_argument("--threads", type=int, default=Workload.threads, help="of every turn but those over ranks, which have one each")
+    for size in SIZES:
+        parser.add_argument(f"--{size}", type=int, default=getattr(Workload, size), help="of the trained model; not for generation")
     parser.add_argument("--axes", nargs="*", choices=tuple(TRAINED), default=list(TRAINED))
     parser.add_argument("--values", nargs="+", type=int, help="in place of the values of the one axis that is named")
     parser.add_argument("--ours-alone", action="store_true", help="without TRL's turns")
@@ -154,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = generation_growth(asked.threads, asked.rounds, axes)
     elif axes:
         sizes = {"batch": 32, "length": 40} if asked.program == PPO else {}
+        sizes |= {size: getattr(asked, size) for size in SIZES}
         start = Workload(asked.program, steps=asked.steps, threads=asked.threads, **sizes)
         with tempfile.TemporaryDirectory() as folder:
             if asked.program == PPO:  # Its policy is trained until it ends its answers: once for all rows.

@@ -1,6 +1,7 @@
 """TRL's side of a turn: the trainer's own loop on the prepared ids; writes the ends of its updates and its losses."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def main(folder: Path, out: Path) -> None:
     if trainer.is_world_process_zero():
         out.write_text(json.dumps(times.to_json()), "utf-8")
     if load.ranks > 1:
-        torch.distributed.destroy_process_group()
+        os._exit(0)  # what gloo's threads do as the interpreter is taken down now and then never ends
 
 
 if __name__ == "__main__":
