@@ -33,8 +33,8 @@ _WORK = "for i in 1 2; do head -c 40000 /dev/zero | tr '\\0' x; echo; sleep 0.8;
 _BODIES = {
     WORKS: _WORK,
     FAILS: "sleep 1; exit 7",
-    SAVES: "trap 'echo saved >> {folder}/saved; exit 0' USR1; sleep 600 & wait",
-    STUBBORN: "trap '' USR1; sleep 600",
+    SAVES: "sleep 600 & wait",
+    STUBBORN: "sleep 600",
     ARRAY: "echo $SLURM_ARRAY_TASK_ID >> {folder}/shards; sleep 1; echo x > {folder}/done-$SLURM_ARRAY_TASK_ID",
     # The first run lasts until it is pushed out.
     PUT_BACK: "[ $(wc -l < {folder}/ran) -gt 1 ] || sleep 120; " + _WORK,
@@ -42,6 +42,8 @@ _BODIES = {
     # The job that the task had asked for before has to be over.
     CHANGED: "[ -e {folder}/saved ] || echo x >> {folder}/overlap; " + _WORK,
 }
+_TRAPS = {SAVES: "trap 'echo saved >> {folder}/saved; exit 0' USR1; ", STUBBORN: "trap '' USR1; "}
+"""Set before the job says that it runs."""
 _OPTIONS: dict[str, dict[str, Any]] = {
     PUT_BACK: {"partition": "scavenge", "requeue": True},
     PUSHED_OUT: {"partition": "scavenge"},
@@ -137,11 +139,10 @@ async def _lived(cell: Cell, task: Task, processes: Processes) -> str:
     """The task's life; before it, of one that asks for other work now, that of the work it had asked for."""
     if cell.job == CHANGED:
         folder = Path(task.folder)
-        body = f"echo $SLURM_JOB_ID >> {folder}/ran-before; " + _BODIES[SAVES].format(folder=folder)
+        body = _body(SAVES, folder, "echo $SLURM_JOB_ID >> {folder}/ran-before; ")
         await processes(worker, replace(task, key=task.key + BEFORE, spec=task.spec | {"body": body}), "execute", None, {})
         while not (folder / "ran-before").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
     return await _life(task, processes)
 
 
@@ -189,7 +190,6 @@ async def _cancelled(cell: Cell, slurm: PrivateSlurm, task: Task, processes: Pro
         said = await processes(worker, task, "execute", None, {})
     while not (Path(task.folder) / "ran").exists():  # noqa: ASYNC110
         await asyncio.sleep(0.1)
-    await asyncio.sleep(0.5)  # the batch shell sets its trap right after that
     if cell.fault.startswith("slurmctld"):
         await _written_down(slurm, Path(task.folder) / "ran")
     if cell.on_kill:
@@ -212,9 +212,13 @@ async def _written_down(slurm: PrivateSlurm, ran: Path) -> None:
 
 
 def _spec(cell: Cell, folder: Path) -> dict[str, Any]:
-    body = f"echo ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}} >> {folder}/ran; " + _BODIES[cell.job].format(folder=folder)
+    body = _body(cell.job, folder, "echo ${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}} >> {folder}/ran; ")
     output = f"{folder}/output-%A_%a.txt" if cell.job == ARRAY else f"{folder}/output-%j.txt"
     return {"body": f"# {'x' * PADDING}\n{body}", "output": output, "time_limit": 5} | _OPTIONS.get(cell.job, {})
+
+
+def _body(job: str, folder: Path, says: str) -> str:
+    return (_TRAPS.get(job, "") + says + _BODIES[job]).format(folder=folder)
 
 
 def _connection(slurm: PrivateSlurm, port: int, gates: Gates, cell: Cell) -> str:
