@@ -84,7 +84,8 @@ class Watch:
             queued_at=50.0,
             array=array,
         )
-        self.follower = follower_of(wait, Hub(client=node), structlog.get_logger())
+        self.hub = Hub(client=node)
+        self.follower = follower_of(wait, self.hub, structlog.get_logger())
         self.node, self.at = node, 100.0
 
     async def look(self) -> dict[str, Any] | None:

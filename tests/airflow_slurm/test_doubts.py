@@ -195,6 +195,22 @@ async def test_a_controller_that_does_not_answer_yet_is_asked_again_and_not_for_
         assert watch.done().count("scontrol show config") == QUESTIONS + 1
 
 
+async def test_a_connection_that_goes_between_two_questions_ends_nothing(kept: FileReceipts) -> None:
+    class Leaving(Node):
+        async def _run(self, argv: Any, **more: Any) -> Answer:
+            answer = await super()._run(argv, **more)
+            if list(argv[:3]) == ["scontrol", "show", "config"]:
+                watch.hub.client = None
+            return answer
+
+    watch = Watch(kept, Leaving(Site(sacct=ends(0))))
+    watch.node.config = anew()
+    event = await cancelled(watch)
+    assert event is not None
+    assert (event["status"], event["view"]["cause"]) == ("ended", "cancelled")
+    assert watch.done() == ["scontrol show config"]
+
+
 async def test_a_node_that_failed_may_give_the_job_back_before_its_end_is_doubted(kept: FileReceipts) -> None:
     watch = Watch(kept, Node(Site(sacct=ends(None, "NODE_FAIL"))))
     watch.node.config = anew()

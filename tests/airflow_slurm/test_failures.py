@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_slurm import errors
-from airflow_slurm.slurm.failures import query_failure, submission_failure, words_of
+from airflow_slurm.slurm.failures import query_failure, says_error, submission_failure, words_of
 
 from .conftest import recorded
 from .sites import VERSIONS
@@ -64,6 +64,26 @@ def test_a_recorded_request_beyond_its_qos_is_final_though_it_ends_in_the_same_l
     error = submission_failure(too_big, 1)
     assert isinstance(error, errors.SubmitRefused)
     assert "QOSMaxGRESPerJob" in error.words
+
+
+def test_a_controller_whose_disk_takes_no_script_now_is_waited_for() -> None:
+    error = submission_failure("sbatch: error: Batch job submission failed: I/O error writing script/environment to file\n", 1)
+    assert isinstance(error, errors.SubmitBusy)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        (recorded("squeue_controller_down.stderr.txt"), True),
+        ("squeue: error: Invalid user: nobody\n", True),
+        ("welcomesqueue: error: Unable to contact slurm controller\n", True),
+        ("conda: error: no environment\nmodule load cuda\n", False),
+        ("last error: none\n", False),
+        ("", False),
+    ],
+)
+def test_what_start_up_files_print_is_no_error_of_slurms(stderr: str, said: bool) -> None:
+    assert says_error(stderr) is said
 
 
 def test_a_missing_command_is_final() -> None:

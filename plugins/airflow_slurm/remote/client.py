@@ -257,7 +257,7 @@ class SlurmClient:
             raise SshUnreachable(f"{argv[0]}: {error}") from error
         if answer.code != 0:
             raise failures.query_failure(argv[0], answer.stderr, answer.code)
-        if argv[0] == "squeue" and "error:" in answer.stderr:
+        if argv[0] == "squeue" and failures.says_error(answer.stderr):
             # 22.05's squeue can end with 0 and an empty list while the controller is down.
             raise ControllerUnreachable(f"squeue said: {failures.words_of(answer.stderr)}")
         return answer.stdout
@@ -289,7 +289,7 @@ def _answered(argv: Sequence[str], printed: str, mark: str) -> tuple[str, int]:
 
 def _rows_along(answer: Answer, name: str) -> list[parse.QueueRow] | None:
     """The jobs of a name from the squeue that went along with an sbatch; None if it can't be trusted and has to be asked for by itself."""
-    if answer.then is None or answer.then.code != 0 or "error:" in answer.then.stderr:
+    if answer.then is None or answer.then.code != 0 or failures.says_error(answer.then.stderr):
         return None
     try:
         return as_wholes(row for row in parse.queue_rows(answer.then.stdout) if row.name == name)

@@ -15,11 +15,11 @@ from airflow_slurm.errors import (
     SubmitRefused,
 )
 
-#: Limits on what is queued at once: the same request is taken when other jobs have left. Names as in the manual page
-#: slurm.conf/resource_limits; the same last line ("violates accounting/QOS policy") also ends requests that are too big.
+#: Limits on what is queued at once: the same request is taken when other jobs have left, or the controller's disk has room again. Names as in
+#: the manual page slurm.conf/resource_limits; the same last line ("violates accounting/QOS policy") also ends requests that are too big.
 _BUSY = re.compile(
     r"\b\w*(?:MaxSubmitJob\w*|GrpSubmitJob\w*|MaxSubmit\b\w*|GrpSubmit\b\w*|MaxJobCount)\b"
-    r"|Slurm temporarily unable to accept job|job queue is full|Resource temporarily unavailable",
+    r"|Slurm temporarily unable to accept job|job queue is full|Resource temporarily unavailable|I/O error writing script",
     re.IGNORECASE,
 )
 #: The request reached nobody for certain, or nobody knows whether it did.
@@ -40,6 +40,14 @@ _OVER = re.compile(r"Invalid job id|already completing or completed|already fini
 #: So much of what Slurm says is kept, and of what scancel says, a line for each job: of all that one command names.
 _MOST_WORDS, _MOST_OF_SCANCEL = 2000, 20_000
 _NO_CONFIGURATION = re.compile(r"Could not establish a configuration source|Unable to process configuration file", re.IGNORECASE)
+
+
+_ERROR = re.compile(r"(?:sbatch|squeue|sacct|sacctmgr|scancel|scontrol|sinfo|srun): (?:error|fatal): |slurm_\w+ error: ")
+
+
+def says_error(stderr: str) -> bool:
+    """Whether one of Slurm's commands says there that something went wrong; what a user's start-up files print is none of theirs."""
+    return _ERROR.search(stderr) is not None
 
 
 def words_of(stderr: str, most: int = _MOST_WORDS) -> str:

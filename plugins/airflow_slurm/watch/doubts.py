@@ -76,17 +76,19 @@ class Doubts:
         return judged
 
     async def _node_reasons(self, nodes: str) -> list[str]:
-        assert self._hub.client is not None
+        if (client := self._hub.client) is None:  # it may have gone since it was asked about the controller
+            return []
         try:
-            return await self._hub.node_reasons(self._hub.client, nodes, self._wait.cluster)
+            return await self._hub.node_reasons(client, nodes, self._wait.cluster)
         except SlurmError as error:
             self._log.debug("The controller does not say why %s may be drained: %s", nodes, error)
             return []
 
     async def _controller(self) -> Controller | None:
-        assert self._hub.client is not None
+        if (client := self._hub.client) is None:
+            return None
         try:
-            return await self._hub.controller(self._hub.client, self._wait.cluster)
+            return await self._hub.controller(client, self._wait.cluster)
         except SlurmError as error:
             self._log.debug("The controller does not say when it was started: %s", error)
             return None
