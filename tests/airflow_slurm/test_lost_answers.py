@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -118,6 +119,114 @@ async def test_an_older_job_of_the_name_that_was_seen_with_the_submission_stays(
     assert (await sent(node)).receipt.job_id == "69"
     assert [argv[-1] for argv in node.asked if argv[0] == "scancel"] == ["70"]
     assert [incident["what"] for incident in store.incidents("k", 1)] == ["several_jobs_of_one_name"]
+
+
+def shown(*rows: str) -> Answer:
+    """squeue with several jobs: ``70 RUNNING n1``, or ``70 held``; of an array ``70_[0-1] held``."""
+    lines = []
+    for row in rows:
+        array, state, *node = row.split()
+        said = ("PENDING", "JobHeldUser") if state == "held" else (state, "None")
+        lines.append(f"{array.partition('_')[0]}|{array}|{said[0]}|0|0|100|N/A|N/A|1|{''.join(node)}|{said[1]}|sft-1\n")
+    return Answer("".join(lines), "", 0)
+
+
+def recorded(*rows: str) -> Answer:
+    """sacct with several jobs: ``70 COMPLETED n1``, or ``70 CANCELLED``."""
+    told = [row.split() for row in rows]
+    lines = [
+        f"{i.partition('_')[0]}|{i}|{state}|0:0|100|200|300|100|1|{node[0] if node else 'None assigned'}|sft-1\n"
+        for i, state, *node in told
+    ]
+    return Answer("".join(lines), "", 0)
+
+
+async def stays(sent: Callable, store: FileReceipts, node: LoginNode, receipt: str | None) -> tuple[str, list[str], bool]:
+    """Of a submission whose worker died: which job stays, which are cancelled, and whether its hold is lifted."""
+    store.claim("k", OWNER)
+    if receipt is not None:
+        store.record("k", 1, Receipt(receipt, "sft-1", "c1", submitted_at=100.0, queued_at=100.0))
+    done = await sent(node)
+    live = store.get("k")
+    assert live is not None
+    assert live.receipt == done.receipt
+    cancelled = [argv[-1] for argv in node.asked if argv[0] == "scancel"]
+    noted = [note["detail"] for note in store.incidents("k", 1)]
+    assert noted == ([{"kept": done.receipt.job_id, "cancelled": cancelled}] if cancelled else [])
+    assert "sbatch" not in node.names()
+    return done.receipt.job_id, cancelled, "scontrol" in node.names()
+
+
+@pytest.mark.parametrize("ended", ["COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED"])
+async def test_a_job_that_was_queued_late_never_takes_the_place_of_one_that_ran(sent: Callable, store: FileReceipts, ended: str) -> None:
+    node = LoginNode(squeue=[shown(f"71 {ended} n1", "72 held")])
+    assert await stays(sent, store, node, "71") == ("71", ["72"], False)
+
+
+@pytest.mark.parametrize("said", [recorded("71 COMPLETED n1"), recorded("71 RUNNING n1"), recorded("71 PENDING"), NOTHING])
+async def test_nor_of_one_that_has_left_the_queue_and_may_have_run(sent: Callable, store: FileReceipts, said: Answer) -> None:
+    node = LoginNode(squeue=[shown("72 held")], sacct=[said], scontrol=[NO_SUCH_JOB])
+    job_id, cancelled, _ = await stays(sent, store, node, "71")
+    assert (job_id, cancelled) == ("71", ["72"])
+
+
+async def test_nor_of_one_that_nobody_wrote_down_and_that_runs(sent: Callable, store: FileReceipts) -> None:
+    node = LoginNode(squeue=[shown("69 held", "70 RUNNING n1")])
+    assert await stays(sent, store, node, None) == ("70", ["69"], False)
+
+
+async def test_nor_of_one_that_only_accounting_knew_before_it_came(sent: Callable, store: FileReceipts) -> None:
+    node = LoginNode(squeue=[NOTHING, shown("72 held")], sacct=[recorded("71 COMPLETED n1")])
+    assert await stays(sent, store, node, None) == ("71", ["72"], False)
+
+
+@pytest.mark.parametrize(
+    ("receipt", "other"), [("69", "70 RUNNING n1"), ("69", "70 COMPLETED n1"), ("69", "70 PENDING"), ("70", "69 RUNNING n1")]
+)
+async def test_of_two_workers_jobs_the_released_one_stays_though_the_held_one_was_recorded_last(
+    sent: Callable, store: FileReceipts, receipt: str, other: str
+) -> None:
+    node = LoginNode(squeue=[shown(f"{receipt} held", other)])
+    assert await stays(sent, store, node, receipt) == (other.split()[0], [receipt], False)
+
+
+async def test_a_job_that_was_cancelled_as_a_double_and_recorded_late_does_not_stay(sent: Callable, store: FileReceipts) -> None:
+    for node in (
+        LoginNode(squeue=[shown("69 held", "70 CANCELLED")]),
+        LoginNode(squeue=[shown("69 held")], sacct=[recorded("70 CANCELLED")]),
+    ):
+        assert await stays(sent, store, node, "70") == ("69", [], True)
+        store.close("k", 1, JobEnd("succeeded"))
+        store.root = store.root / "second"
+        store.root.mkdir()
+
+
+async def test_of_jobs_that_all_wait_in_our_hold_the_oldest_stays_whichever_was_recorded(sent: Callable, store: FileReceipts) -> None:
+    assert await stays(sent, store, LoginNode(squeue=[shown("69 held", "70 held")]), "70") == ("69", ["70"], True)
+
+
+async def test_an_array_of_which_one_task_ran_stays(sent: Callable, store: FileReceipts) -> None:
+    node = LoginNode(squeue=[shown("71_[1-2] CANCELLED", "72_[0-2] held")], sacct=[recorded("71_0 COMPLETED n1", "71_[1-2] CANCELLED")])
+    store.claim("k", OWNER)
+    assert await stays(sent, store, node, None) == ("71", ["72"], False)
+
+
+async def test_a_worker_that_comes_late_with_its_own_job_leaves_the_one_that_another_released(sent: Callable, store: FileReceipts) -> None:
+    """That one has run and left the queue meanwhile: only the store tells of it."""
+    released = Receipt("69", "sft-1", "c1", submitted_at=100.0, released_at=101.0)
+
+    class Late(LoginNode):
+        async def _run(self, argv: Sequence[str], **kwargs: Any) -> Answer:
+            if argv[0] == "sbatch":
+                store.record("k", 1, released)
+            return await super()._run(argv, **kwargs)
+
+    node = Late(sbatch=[Answer("70\n", "", 0)], squeue=[shown("70 held")])
+    assert (await sent(node)).receipt == released
+    assert [argv[-1] for argv in node.asked if argv[0] == "scancel"] == ["70"]
+    live = store.get("k")
+    assert live is not None
+    assert live.receipt == released
 
 
 NO_SUCH_JOB = Answer("", "slurm_suspend error: Invalid job id specified\n", 1)

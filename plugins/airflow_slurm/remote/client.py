@@ -166,29 +166,35 @@ class SlurmClient:
         # A component by its own id is nobody's job but that of a sensor, which may ask for anybody's.
         return as_wholes(sorted(rows, key=lambda row: (row.submit_time or 0.0, row.start_time or 0.0)), keep=all_users)
 
-    async def find_by_name(self, name: str, since: float) -> list[parse.QueueRow | parse.AccountingRow]:
-        """All jobs of one name, by id (an array is one): from the queue, and from accounting those that left it.
+    async def rows_by_name(self, name: str, since: float) -> list[parse.QueueRow | parse.AccountingRow]:
+        """All that queue and accounting have of the jobs of one name, of arrays the single tasks.
 
         A whole answer: both could be read, or the site keeps no accounting.
         """
-        return (await self.find_by_names([name], since))[name]
+        queued, recorded = await self._named([name], since)
+        return [*queued, *recorded]
 
     async def find_by_names(self, names: Sequence[str], since: float) -> dict[str, list[parse.QueueRow | parse.AccountingRow]]:
-        """The same of several names, asked for together."""
+        """One row for each job of some names, by id (an array is one): from the queue, and from accounting those that left it. As whole an answer."""
         found: dict[str, dict[str, parse.QueueRow | parse.AccountingRow]] = {name: {} for name in names}
-        queued = await self.queue(names[0] if len(names) == 1 else None)
-        for row in whole_jobs(row for row in queued if row.name in found):
+        queued, recorded = await self._named(names, since)
+        for row in whole_jobs(queued):
             found[row.name][row.job_id] = row
+        for old in whole_jobs(recorded):
+            found[old.name].setdefault(old.job_id, old)
+        return {name: sorted(rows.values(), key=lambda row: int(main_id(row))) for name, rows in found.items()}
+
+    async def _named(self, names: Sequence[str], since: float) -> tuple[list[parse.QueueRow], list[parse.AccountingRow]]:
+        queued = await self.queue(names[0] if len(names) == 1 else None)
         try:
             # A day of margin: the cluster's clock and ours may differ.
             recorded = await self.accounting(since - 86400, name=names)
         except AccountingDisabled:
             recorded = []
-        for old in whole_jobs(row for row in recorded if row.name in found):
-            # One that only accounting lets wait is a job that the controller lost when it died.
-            if old.state.info.phase is not Phase.WAITING:
-                found[old.name].setdefault(old.job_id, old)
-        return {name: sorted(rows.values(), key=lambda row: int(main_id(row))) for name, rows in found.items()}
+        asked = set(names)
+        # What only accounting lets wait the controller lost when it died.
+        known = [row for row in recorded if row.name in asked and row.state.info.phase is not Phase.WAITING]
+        return [row for row in queued if row.name in asked], known
 
     async def release(self, job_id: str, cluster: str | None = None) -> None:
         """Lift a hold."""

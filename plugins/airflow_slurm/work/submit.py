@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -25,12 +25,12 @@ from airflow_slurm.errors import (
     UnreadableAnswer,
 )
 from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
-from airflow_slurm.remote.client import Queued, SlurmClient
-from airflow_slurm.slurm.parse import QueueRow
+from airflow_slurm.remote.client import SlurmClient
+from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.spec import JobSpec, check_sent
-from airflow_slurm.truth.arrays import whole_jobs
+from airflow_slurm.truth.arrays import main_id
 from airflow_slurm.work.elsewhere import reach, settle_place
-from airflow_slurm.work.of_one_name import cancel_doubles, kept_of, let_go, never_ran
+from airflow_slurm.work.of_one_name import Kept, Standing, cancel_doubles, kept_of, let_go, never_ran
 from airflow_slurm.work.stop import DEFAULT_STOP, StopPolicy, end_submission
 
 log = structlog.get_logger(__name__)
@@ -77,6 +77,20 @@ class Submitted:
     receipt: Receipt
     since: float
     adopted: bool
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A job of this submission.
+
+    :ivar may_have_run: somebody may have released it before. Then one that the controller does not know may have run and left the queue before
+        accounting heard of it: whoever waits for it finds out, with all the time that takes; nothing is sent again here.
+    :ivar seen: all jobs of its name, if they were looked for after it was queued.
+    """
+
+    receipt: Receipt
+    may_have_run: bool
+    seen: Sequence[QueueRow] | None = None
 
 
 class _Overtaken(Exception):
@@ -133,7 +147,8 @@ def _at(place: str, client: SlurmClient, store: ReceiptStore, work: Work, claim:
 
 async def _elsewhere(there: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Submitted | None:
     """The job of a submission that was made over another connection than the caller's, adopted there; None if there is none. Sends nothing."""
-    receipt = claim.receipt or await _search(there, work, claim, look_up)
+    found = None if claim.receipt is not None else await _search(there, work, claim, look_up)
+    receipt = claim.receipt or (found.receipt if found is not None else None)
     if receipt is None:
         return None
     log.warning(
@@ -159,32 +174,47 @@ async def _unsent(there: SlurmClient, store: ReceiptStore, work: Work, claim: Cl
 
 
 async def _one(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp, nothing_sent: bool) -> Submitted:
-    n, receipt = claim.n, claim.receipt
-    if receipt is not None and receipt.released_at is not None:
-        return Submitted(n, receipt, claim.since, claim.adopted)
-    # Whoever wrote a receipt may have lifted the hold and died before that was written too.
-    may_have_run = receipt is not None
-    if receipt is None and claim.adopted:
-        receipt = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
+    n, forgotten = claim.n, set[str]()
+    job: _Job | None = None
+    if claim.receipt is not None:
+        if claim.receipt.released_at is not None:
+            return Submitted(n, claim.receipt, claim.since, claim.adopted)
+        # Whoever wrote a receipt may have lifted the hold and died before that was written too.
+        job = _Job(claim.receipt, may_have_run=True)
+    elif claim.adopted:
+        job = await _search(client, work, claim, replace(look_up, total_s=0.0) if nothing_sent else look_up)
     for _ in range(look_up.sends):
-        rows: Sequence[QueueRow] | None = None
-        if receipt is None:
-            queued = await _send(client, store, work, claim, look_up)
-            receipt, rows = queued.receipt, queued.of_its_name
-        receipt = replace(receipt, submitted_at=receipt.submitted_at or time.time())
-        await asyncio.to_thread(store.record, work.key, n, receipt)
+        if job is None:
+            job = await _send(client, store, work, claim, look_up)
+        job = await _written_down(store, work.key, n, job, forgotten)
         try:
-            receipt = await _settle(client, store, work, claim, receipt, rows, may_have_run=may_have_run)
+            receipt = await _settle(client, store, work, claim, job)
         except _Forgotten:
-            log.error("the controller has forgotten the held job; sending it again", job_name=receipt.job_name, job_id=receipt.job_id)
-            await asyncio.to_thread(store.incident, work.key, n, "forgotten_by_the_controller", {"job_id": receipt.job_id})
-            receipt = None
+            lost = job.receipt
+            log.error("the controller has forgotten the held job; sending it again", job_name=lost.job_name, job_id=lost.job_id)
+            await asyncio.to_thread(store.incident, work.key, n, "forgotten_by_the_controller", {"job_id": lost.job_id})
+            forgotten.add(lost.job_id)
+            job = None
             continue
         return Submitted(n, receipt, claim.since, claim.adopted)
     raise SubmissionUncertain(f"The controller forgot {look_up.sends} jobs of {work.name_for(n)!r} before they could be released.")
 
 
-async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> Queued:
+async def _written_down(store: ReceiptStore, key: str, n: int, job: _Job, forgotten: Collection[str]) -> _Job:
+    """The job, with its receipt in the store; or the one whose receipt another worker has put there: that one may have been released.
+
+    :param forgotten: jobs of which it is known that they never ran.
+    """
+    live = await asyncio.to_thread(store.get, key)
+    other = live.receipt if live is not None and live.n == n else None
+    if other is not None and other.job_id not in forgotten and (other.job_id != job.receipt.job_id or other.released_at is not None):
+        return _Job(other, may_have_run=True, seen=job.seen)
+    receipt = replace(job.receipt, submitted_at=job.receipt.submitted_at or time.time())
+    await asyncio.to_thread(store.record, key, n, receipt)
+    return replace(job, receipt=receipt)
+
+
+async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, look_up: LookUp) -> _Job:
     name, spec = work.name_for(claim.n), work.spec_for(claim.n)
     try:
         check_sent(spec)
@@ -196,7 +226,8 @@ async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Cla
     await asyncio.to_thread(work.stage_in, claim.n)
     for _ in range(look_up.sends):
         try:
-            return await client.submit_and_look(spec, name)
+            queued = await client.submit_and_look(spec, name)
+            return _Job(queued.receipt, may_have_run=False, seen=queued.of_its_name)
         except SubmitRefused as error:
             end = JobEnd("failed", "refused", str(error), closed_by="submission")
             await asyncio.to_thread(store.close, work.key, claim.n, end)
@@ -204,12 +235,12 @@ async def _send(client: SlurmClient, store: ReceiptStore, work: Work, claim: Cla
         except AnswerLost as error:
             log.warning("the answer to a submission got lost; looking the job up by its name", job_name=name, error=str(error))
             if (found := await _search(client, work, claim, look_up)) is not None:
-                return Queued(found)
+                return found
     raise SubmissionUncertain(f"{look_up.sends} answers to the submission of {name!r} got lost, and no job of that name is there.")
 
 
-async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp) -> Receipt | None:
-    """The receipt of a job that was queued although its answer was lost; None if it is sure that there is none.
+async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp) -> _Job | None:
+    """A job that was queued although its answer was lost, or that nobody wrote down; None if it is sure that there is none.
 
     :raises SubmissionUncertain: if the last looks could not be made.
     """
@@ -218,15 +249,13 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
     trouble: Exception | None = None
     while True:
         try:
-            rows = await client.find_by_name(name, claim.since)
-            trouble = None
-            if rows:
-                kept = kept_of(rows)
-                log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, state=kept.state.name)
-                spec = work.spec_for(claim.n)
+            kept, trouble = kept_of(await client.rows_by_name(name, claim.since)), None
+            if kept is not None:
+                log.info("found the job of an earlier submission", job_name=name, job_id=kept.job_id, standing=kept.standing.name)
+                spec, at = work.spec_for(claim.n), kept.row.submit_time if kept.row is not None else None
                 path = spec.log_path(kept.job_id)
-                at = kept.submit_time
-                return Receipt(kept.job_id, name, client.conn_id, client.cluster, at, None, path, spec.array, queued_at=at)
+                receipt = Receipt(kept.job_id, name, client.conn_id, client.cluster, at, None, path, spec.array, queued_at=at)
+                return _Job(receipt, kept.may_have_run)
         except (Unreachable, UnreadableAnswer, CommandRefused) as error:
             trouble = error
         if time.monotonic() >= deadline:
@@ -237,44 +266,46 @@ async def _search(client: SlurmClient, work: Work, claim: Claim, look_up: LookUp
     return None
 
 
-async def _settle(
-    client: SlurmClient,
-    store: ReceiptStore,
-    work: Work,
-    claim: Claim,
-    receipt: Receipt,
-    seen: Sequence[QueueRow] | None,
-    *,
-    may_have_run: bool,
-) -> Receipt:
-    """One job of this name, recorded and released. Every step may be done again.
-
-    :param seen: all jobs of this name, if they were looked for after this one was queued.
-    :param may_have_run: somebody may have released it before: then one that the controller does not know may have run and left the queue before
-        accounting heard of it. Whoever waits for it finds out, with all the time that takes; nothing is sent again here.
-    """
-    name, key, n = receipt.job_name, work.key, claim.n
-    named = seen if seen is not None else [row for row in await client.queue(name) if row.name == name]
-    rows = sorted(whole_jobs(named), key=lambda row: int(row.job_id))
-    kept = kept_of(rows) if rows else None
+async def _settle(client: SlurmClient, store: ReceiptStore, work: Work, claim: Claim, job: _Job) -> Receipt:
+    """One job of this name, recorded and released. Every step may be done again."""
+    receipt, key, n = job.receipt, work.key, claim.n
+    rows, kept = await _choice(client, claim, job)
+    row = kept.row if kept is not None else None
+    if row is not None and row.submit_time is not None and not job.may_have_run:
+        receipt = replace(receipt, queued_at=row.submit_time)
     if kept is not None and kept.job_id != receipt.job_id:
-        receipt = replace(receipt, job_id=kept.job_id, log_path=_log_path(work, n, kept.job_id))
+        queued_at = row.submit_time if row is not None else None
+        receipt = replace(receipt, job_id=kept.job_id, log_path=work.spec_for(n).log_path(kept.job_id), queued_at=queued_at)
         await asyncio.to_thread(store.record, key, n, receipt)
-    if kept is not None and kept.submit_time is not None and not may_have_run:
-        receipt = replace(receipt, queued_at=kept.submit_time)
     await cancel_doubles(client, store, key, n, rows, receipt.job_id)
     live = await asyncio.to_thread(store.get, key)
     if live is None or live.n != n or live.ending:
         await client.cancel(receipt.job_id, cluster=receipt.cluster)
         raise _Overtaken
-    if (kept is None or kept.held_by_us) and not await let_go(client, receipt):
+    if receipt.released_at is not None:
+        return receipt
+    if (kept is None or row is None or kept.held_by_us) and not await let_go(client, receipt):
         released = live.receipt is not None and live.receipt.released_at is not None
-        if not may_have_run and not released and await never_ran(client, receipt, claim):
+        if not job.may_have_run and not released and await never_ran(client, receipt, claim):
             raise _Forgotten
     receipt = replace(receipt, released_at=time.time())
     await asyncio.to_thread(store.record, key, n, receipt)
     return receipt
 
 
-def _log_path(work: Work, n: int, job_id: str) -> str | None:
-    return work.spec_for(n).log_path(job_id)
+async def _choice(client: SlurmClient, claim: Claim, job: _Job) -> tuple[Sequence[QueueRow | AccountingRow], Kept | None]:
+    """All jobs of the name, as the queue has them, and the one that stays; None if it is the known one, which somebody has released.
+
+    While others are there, accounting is asked too about one that may have run and has left the queue, or of which it shows no run: an array's tasks
+    that ran leave it before those that were cancelled.
+    """
+    name, own = job.receipt.job_name, job.receipt.job_id
+    rows = job.seen if job.seen is not None else [row for row in await client.queue(name) if row.name == name]
+    if job.receipt.released_at is not None:
+        return rows, None
+    kept = kept_of(rows, own if job.may_have_run else None)
+    alone = all(main_id(row) == own for row in rows)
+    if kept is None or alone or not job.may_have_run or kept.standing is Standing.RUNS or (kept.job_id == own and kept.row is not None):
+        return rows, kept
+    known = await client.rows_by_name(name, claim.since)
+    return known, kept_of(known, own)
