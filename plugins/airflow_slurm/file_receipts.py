@@ -7,7 +7,7 @@ holds for this one folder only: two folders, or two file systems, know nothing o
 
     ROOT/<sha256 of key>/key.json
     ROOT/<sha256 of key>/<n>/claimed.json  connection.json  receipt.json  view.json  end.json  ending  incidents.jsonl
-                              owners/<hash>.json  dropped/<hash>.json
+                              owners/<hash>.<token>.json  dropped/<hash>.<token>.json
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ class FileReceipts:
                 continue
             since = self._clock()
             _write(fresh / "claimed.json", {"since": since})
-            self._put_owner(key, last + 1, owner)
-            return Claim(last + 1, None, False, since)
+            return Claim(last + 1, None, False, since, token=self._put_owner(key, last + 1, owner))
 
     def record(self, key: str, n: int, receipt: Receipt) -> None:
         """See :meth:`airflow_slurm.receipts.ReceiptStore.record`."""
@@ -90,8 +89,16 @@ class FileReceipts:
         ending = (self._folder(key) / str(last) / "ending").exists()
         return Submission(key, last, self._receipt(key, last), tuple(self._owners(key, last)), self._since(key, last), ending)
 
-    def drop_owner(self, key: str, owner: Owner) -> int:
-        """See :meth:`airflow_slurm.receipts.ReceiptStore.drop_owner`.
+    def token_of(self, key: str, owner: Owner) -> str | None:
+        """See :meth:`airflow_slurm.receipts.KeepsTokens.token_of`."""
+        last = self._last(key)
+        if not last or self._closed(key, last):
+            return None
+        tokens = [path.name.split(".")[1] for path in self._files_of(key, last, owner)]
+        return next((each for each in tokens if each != "json"), None)
+
+    def drop_owner(self, key: str, owner: Owner, token: str | None = None) -> int:
+        """See :meth:`airflow_slurm.receipts.KeepsTokens.drop_owner`.
 
         The mark is set and the owners are counted once more: a claim in between either sees the mark, or is counted and
         lifts it.
@@ -100,7 +107,8 @@ class FileReceipts:
         if not last or self._closed(key, last):
             return 0
         folder = self._folder(key) / str(last)
-        _put_aside(folder / "owners" / _owner_file(owner), folder / "dropped")
+        for path in self._files_of(key, last, owner) if token is None else [folder / "owners" / f"{_owner_name(owner)}.{token}.json"]:
+            _put_aside(path, folder / "dropped")
         if left := len(self._owners(key, last)):
             return left
         _write(folder / "ending", {"at": self._clock()})
@@ -139,17 +147,16 @@ class FileReceipts:
 
     def _record(self, key: str, n: int) -> dict[str, Any]:
         folder = self._folder(key) / str(n)
-        dropped = [_read(path) for path in sorted((folder / "dropped").glob("*.json"))]
         kept = {name: _read(folder / f"{name}.json") for name in ("receipt", "view", "end")}
-        owners = [*self._owners(key, n), *(value for value in dropped if value is not None)]
+        owners = _owners_in(folder / "owners", folder / "dropped")
         return {"key": key, "n": n, "since": self._since(key, n), "owners": owners, "incidents": self.incidents(key, n), **kept}
 
     def _adopt(self, key: str, n: int, owner: Owner) -> Claim:
-        self._put_owner(key, n, owner)
+        token = self._put_owner(key, n, owner)
         ending = (self._folder(key) / str(n) / "ending").exists()
         if ending:
-            (self._folder(key) / str(n) / "owners" / _owner_file(owner)).unlink(missing_ok=True)
-        return Claim(n, self._receipt(key, n), True, self._since(key, n), ending)
+            (self._folder(key) / str(n) / "owners" / f"{_owner_name(owner)}.{token}.json").unlink(missing_ok=True)
+        return Claim(n, self._receipt(key, n), True, self._since(key, n), ending, None if ending else token)
 
     def _folder(self, key: str) -> Path:
         return self.root / hashlib.sha256(key.encode()).hexdigest()
@@ -172,14 +179,21 @@ class FileReceipts:
         return float(value["since"]) if value else folder.stat().st_ctime
 
     def _owners(self, key: str, n: int) -> list[Owner]:
-        folder = self._folder(key) / str(n) / "owners"
-        values = [_read(path) for path in sorted(folder.glob("*.json"))] if folder.exists() else []
-        return [value for value in values if value is not None]
+        return _owners_in(self._folder(key) / str(n) / "owners")
 
-    def _put_owner(self, key: str, n: int, owner: Owner) -> None:
-        folder = self._folder(key) / str(n) / "owners"
+    def _put_owner(self, key: str, n: int, owner: Owner) -> str:
+        """The token of this claim, whose file takes the place of those before; of two claims at once neither removes the other's."""
+        folder, token = self._folder(key) / str(n) / "owners", uuid4().hex
         folder.mkdir(mode=0o700, exist_ok=True)
-        _write(folder / _owner_file(owner), owner)
+        before = self._files_of(key, n, owner)
+        _write(folder / f"{_owner_name(owner)}.{token}.json", owner)
+        for path in before:
+            path.unlink(missing_ok=True)
+        return token
+
+    def _files_of(self, key: str, n: int, owner: Owner) -> list[Path]:
+        """An owner's files: one, or two for a moment; without a token in its name, an earlier version's."""
+        return sorted((self._folder(key) / str(n) / "owners").glob(f"{_owner_name(owner)}.*json"))
 
 
 def _note(line: str) -> dict[str, Any]:
@@ -198,8 +212,17 @@ def _put_aside(path: Path, folder: Path) -> None:
         os.replace(path, folder / path.name)
 
 
-def _owner_file(owner: Owner) -> str:
-    return hashlib.sha256(json.dumps(owner, sort_keys=True).encode()).hexdigest()[:32] + ".json"
+def _owner_name(owner: Owner) -> str:
+    return hashlib.sha256(json.dumps(owner, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _owners_in(*folders: Path) -> list[Owner]:
+    """Each owner once, however many files it has there."""
+    found: dict[str, Owner] = {}
+    for path in (path for folder in folders for path in sorted(folder.glob("*.json"))):
+        if (owner := _read(path)) is not None:
+            found.setdefault(path.name.partition(".")[0], owner)
+    return list(found.values())
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -69,6 +69,7 @@ class Claim:
     :ivar since: when submission ``n`` was first claimed: no job of it can be older.
     :ivar ending: the last owner had given it up and it is being ended. Don't wait for it: see that it ends, close it,
         claim again.
+    :ivar token: of this very claim, see :class:`KeepsTokens`; None if the store keeps none, or added no owner.
     """
 
     n: int
@@ -76,6 +77,7 @@ class Claim:
     adopted: bool
     since: float
     ending: bool = False
+    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,18 @@ class KeepsConnections(Protocol):
 
 
 @runtime_checkable
+class KeepsTokens(Protocol):
+    """What a store does besides, so that whoever acts late for an old try of a task takes nothing from its next one, which is the same owner: each
+    claim leaves a fresh token with its owner, in place of the one before. Tokens are no part of an :data:`Owner`."""
+
+    def token_of(self, key: str, owner: Owner) -> str | None:
+        """The token of the owner's last claim of the live submission; None if there is none, as of one that an earlier version of the store kept."""
+
+    def drop_owner(self, key: str, owner: Owner, token: str | None = None) -> int:
+        """As :meth:`ReceiptStore.drop_owner`. Given a token, an owner with another one, or with none, stays."""
+
+
+@runtime_checkable
 class ReceiptStore(Protocol):
     """What a store has to do. Every call may come twice, from several processes at once, and from any thread.
 
@@ -227,6 +241,16 @@ class ReceiptStore(Protocol):
 
     def live(self) -> list[Submission]:
         """All submissions that are not closed."""
+
+
+def token_of(store: ReceiptStore, key: str, owner: Owner) -> str | None:
+    """The token of an owner's last claim, to be read before anything is decided about it; None in a store that keeps none."""
+    return store.token_of(key, owner) if isinstance(store, KeepsTokens) else None
+
+
+def drop_claim(store: ReceiptStore, key: str, owner: Owner, token: str | None) -> int:
+    """Remove an owner unless it has claimed anew since the token was read, and return how many are left. Without a token, in any case."""
+    return store.drop_owner(key, owner, token) if token is not None and isinstance(store, KeepsTokens) else store.drop_owner(key, owner)
 
 
 def history_of(store: ReceiptStore | KeepsHistory, key: str) -> list[Record]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_slurm.receipts import Owner, Receipt, ReceiptStore, load_store
+from airflow_slurm.receipts import Claim, Owner, Receipt, ReceiptStore, load_store
 from airflow_slurm.settings import task_address
 from airflow_slurm.site.preemptible import Preemptible
 from airflow_slurm.slurm.names import job_name_for
@@ -72,7 +72,7 @@ class JobRequest:
     expected_output: str | None = None
     lines: Lines | None = None
 
-    def work(self, on_claim: Callable[[int, str], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
+    def work(self, on_claim: Callable[[Claim, str], None], root: str | None = None, preemptible: Preemptible = NO_POLICY) -> Work:
         """The same for the submission protocol.
 
         :param root: the cluster's remote root; it confines the job's paths. A root that the job names lies below it and narrows it.

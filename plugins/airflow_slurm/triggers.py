@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_slurm.errors import UnknownOutcome
 from airflow_slurm.owners import TERMINAL_STATES
-from airflow_slurm.receipts import Owner
+from airflow_slurm.receipts import Owner, token_of
 from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.lines import say_given_up
 from airflow_slurm.watch.poller import Snapshot, hub_of, snapshots
@@ -113,14 +113,16 @@ class SlurmJobTrigger(ClusterTrigger):
     async def _give_up_if_over(self) -> None:
         wait = Wait.from_json(self.wait)
         try:
+            store = await asyncio.to_thread(wait.store)  # which may open a database
+            # Before the state: the task may be cleared right after that, and its next try claim the job.
+            token = await asyncio.to_thread(token_of, store, wait.key, wait.owner)
             state = await asyncio.to_thread(task_state, wait.owner)
             if state not in TERMINAL_STATES:
                 self.log.info("Task is %s: job %s is left alone.", state or "not known", wait.job_id)
                 return
             policy = StopPolicy(**wait.stop)
-            store = await asyncio.to_thread(wait.store)  # which may open a database
             async with shared_client(self.slurm_conn_id) as client:
-                view = await give_up(client, store, wait.key, wait.owner, wait.job_name, policy, by="on_kill")
+                view = await give_up(client, store, wait.key, wait.owner, wait.job_name, policy, by="on_kill", token=token)
             self.log.info(
                 "Task is %s: %s", state, view.describe() if view else f"job {wait.job_id} was left to its other owners, or had ended"
             )

@@ -135,7 +135,7 @@ def make(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     async def submit(client: Any, store: Any, work: Any, owner: Any, **_: Any) -> Submitted:
         claim = store.claim(work.key, owner)
-        work.on_claim(claim.n, "nowhere")
+        work.on_claim(claim, "nowhere")
         spec, job_id = work.spec_for(claim.n), str(6 + claim.n)
         receipt = Receipt(job_id, work.name_for(claim.n), "nowhere", log_path=spec.log_path(job_id), array=spec.array)
         store.record(work.key, claim.n, receipt)

@@ -20,7 +20,7 @@ from airflow_slurm.errors import JobFailed, JobFailedForGood, Resubmit, Unreadab
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
-from airflow_slurm.receipts import JobEnd
+from airflow_slurm.receipts import JobEnd, Owner
 from airflow_slurm.remote.client import Answer
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.states import Phase
@@ -105,6 +105,23 @@ def test_a_job_that_another_run_waits_for_goes_on(make: Make, crowd: Crowd, stor
     operator = task.make()
     threading.Timer(2.5, lambda: crowd.end("7")).start()
     with told_to_end(operator):
+        operator.execute(task.context)
+    assert cancels(crowd) == []
+
+
+def test_a_task_that_was_cleared_while_its_worker_asked_for_its_state_keeps_its_job(
+    make: Make, crowd: Crowd, store: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make(deferrable=False)
+    operator = task.make()
+
+    def cleared_meanwhile(owner: Owner) -> str:
+        store.claim("work", owner)  # the next try, which is the same owner
+        return "failed"
+
+    monkeypatch.setattr(killed, "task_state", cleared_meanwhile)
+    with told_to_end(operator):
+        threading.Timer(2.5, lambda: crowd.end("7")).start()
         operator.execute(task.context)
     assert cancels(crowd) == []
 

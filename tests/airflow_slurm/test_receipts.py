@@ -9,7 +9,7 @@ import pytest
 
 from airflow_slurm.errors import BadConnection
 from airflow_slurm.file_receipts import FileReceipts
-from airflow_slurm.receipts import Claim, JobEnd, Receipt, ReceiptStore, history_of, load_store
+from airflow_slurm.receipts import Claim, JobEnd, KeepsTokens, Receipt, ReceiptStore, drop_claim, history_of, load_store, token_of
 from airflow_slurm.truth.view import JobView
 
 from .conftest import OTHER, OWNER
@@ -72,6 +72,30 @@ def test_every_call_may_come_twice(store: FileReceipts) -> None:
     assert store.claim(KEY, OTHER).n == store.claim(KEY, OTHER).n == 1
     assert len(owners_of(store, KEY)) == 2
     assert (store.drop_owner(KEY, OTHER), store.drop_owner(KEY, OTHER)) == (1, 1)
+
+
+def test_whoever_acts_late_for_an_old_try_takes_nothing_from_the_next_one(store: FileReceipts) -> None:
+    assert isinstance(store, KeepsTokens)
+    old = store.claim(KEY, OWNER).token
+    assert token_of(store, KEY, OWNER) == old
+    new = store.claim(KEY, OWNER).token
+    assert (new != old, token_of(store, KEY, OWNER)) == (True, new)
+    assert drop_claim(store, KEY, OWNER, old) == 1
+    assert owners_of(store, KEY) == [OWNER]
+    assert not store.claim(KEY, OTHER).ending
+    assert drop_claim(store, KEY, OWNER, token_of(store, KEY, OWNER)) == 1
+    assert drop_claim(store, KEY, OTHER, None) == 0
+    late = store.claim(KEY, OWNER)
+    assert (late.ending, late.token, token_of(store, KEY, OWNER)) == (True, None, None)
+
+
+def test_owners_of_a_store_that_kept_no_tokens_are_dropped_as_before(store: FileReceipts) -> None:
+    store.claim(KEY, OWNER)
+    (kept,) = store.root.glob("*/1/owners/*.json")
+    kept.rename(kept.with_name(kept.name.partition(".")[0] + ".json"))
+    assert (owners_of(store, KEY), token_of(store, KEY, OWNER)) == ([OWNER], None)
+    assert drop_claim(store, KEY, OWNER, None) == 0
+    assert history_of(store, KEY)[0].owners == (OWNER,)
 
 
 def test_live_lists_what_is_open(store: FileReceipts) -> None:

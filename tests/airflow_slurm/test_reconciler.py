@@ -116,6 +116,32 @@ def test_an_airflow_that_cannot_say_who_still_waits_keeps_no_other_job_running(s
     assert list(crowd.jobs) == ["1000"]
 
 
+def test_a_task_that_was_cleared_while_the_reconciler_asked_for_its_state_keeps_its_job(store: FileReceipts) -> None:
+    crowd = Crowd()
+    first, _ = crowd.submitted(store, 2)
+
+    def cleared_meanwhile(owner: Owner) -> bool:
+        if owner["task_id"] == first:
+            store.claim(first, owner)  # the next try, which is the same owner
+        return False
+
+    passed(crowd, store, cleared_meanwhile)
+    assert [s.key for s in store.live()] == [first]
+    assert list(crowd.jobs) == ["1000"]
+
+
+def test_all_jobs_of_a_submission_that_nobody_owns_are_ended(store: FileReceipts) -> None:
+    crowd = Crowd()
+    (key,) = crowd.submitted(store, 1)
+    name = crowd.jobs["1000"][0]
+    crowd.jobs["1001"] = (name, "PENDING")  # a request that was late on its way
+    crowd.jobs["1002"] = (name, "RUNNING")
+    passed(crowd, store, lambda owner: False)
+    assert (store.get(key), crowd.jobs) == (None, {})
+    noted = [note for note in store.incidents(key, 1) if note["what"] == "several_jobs_of_one_name"]
+    assert [note["detail"] for note in noted] == [{"kept": "1000", "cancelled": ["1001", "1002"]}]
+
+
 def test_accounting_that_is_some_seconds_late_makes_no_task_without_job(store: FileReceipts) -> None:
     crowd = Crowd(late=1)
     crowd.submitted(store, 3)

@@ -278,6 +278,23 @@ async def test_a_job_of_two_runs_outlives_the_first(wait: Wait, claimed: FileRec
     assert owners_of(claimed, "k") == [OTHER]
 
 
+async def test_a_task_that_was_cleared_while_its_old_trigger_asked_for_its_state_keeps_its_job(
+    wait: Wait, claimed: FileReceipts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cleared_meanwhile(owner: Any) -> str:
+        claimed.claim("k", OWNER)  # the next try, which is the same owner
+        return "failed"
+
+    monkeypatch.setattr("airflow_slurm.work.shared.SlurmHook", NoCluster())
+    monkeypatch.setattr(triggers, "task_state", cleared_meanwhile)
+    await SlurmJobTrigger("c1", as_json(wait)).on_kill()
+    while triggers._DETACHED:
+        await asyncio.gather(*triggers._DETACHED)
+    live = claimed.get("k")
+    assert live is not None
+    assert (live.owners, live.ending) == ((OWNER,), False)
+
+
 async def test_what_on_kill_could_not_do_is_left_to_the_reconciler(
     wait: Wait, claimed: FileReceipts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,17 @@ def test_the_first_claim_makes_submission_1(store: CatalogReceipts) -> None:
     assert (claim.n, claim.receipt, claim.adopted, claim.ending) == (1, None, False, False)
 
 
+def test_whoever_acts_late_for_an_old_try_takes_nothing_from_the_next_one(store: CatalogReceipts) -> None:
+    old, new = store.claim(KEY, owner("a")).token, store.claim(KEY, owner("a")).token
+    assert isinstance(store, provider.KeepsTokens)
+    assert old != new == provider.token_of(store, KEY, owner("a"))
+    assert provider.drop_claim(store, KEY, owner("a"), old) == 1
+    assert owners_of(store) == [owner("a")]
+    assert provider.drop_claim(store, KEY, owner("a"), new) == 0
+    assert (store.token_of(KEY, owner("a")), store.claim(KEY, owner("a")).token) == (None, None)
+    assert provider.history_of(store, KEY)[0].owners == (owner("a"),)
+
+
 def test_a_second_run_adopts_the_living_submission(store: CatalogReceipts) -> None:
     first = store.claim(KEY, owner("a"))
     store.record(KEY, 1, receipt())

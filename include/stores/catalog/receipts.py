@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 
@@ -21,6 +22,8 @@ from include.stores.errors import NotFound, StoreError
 
 RESOLUTIONS = ("lost", "ended")
 """What a person may say about an unknown end: the job is gone, or was seen to end."""
+_CLAIM = "claim"
+"""In an owner's record, beside what names it: the token of its last claim."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,17 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Claim:
-    """The submission number to use. `adopted`: it is live already; `ending`: it is being ended, so it must not be adopted."""
+    """The submission number to use.
+
+    `adopted`: it is live already; `ending`: it is being ended, so it must not be adopted; `token`: this claim's, None if it added no owner.
+    """
 
     n: int
     receipt: Receipt | None
     adopted: bool
     since: float
     ending: bool = False
+    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,15 @@ class CatalogReceipts:
                 array_parts.refuse_part(connection, key, row["n"])
             if row is not None and row["ending"]:
                 return _claim(row, adopted=True)
-            _add_owner(connection, key, owner, self._db.now())
+            token = _add_owner(connection, key, owner, self._db.now())
             if row is not None:
-                return _claim(row, adopted=True)
+                return _claim(row, adopted=True, token=token)
             last = connection.execute(sa.select(sa.func.max(submissions.c.n)).where(submissions.c.key == key)).scalar() or 0
             new = {"key": key, "n": last + 1, "since": self._db.now(), "gpus": self._gpus, "receipt": None, "view": None, "ending": False}
             connection.execute(sa.insert(submissions).values(**new))
             if self._parts:
                 array_parts.take_parts(connection, (key, last + 1), self._parts, new)
-            return _claim(new, adopted=False)
+            return _claim(new, adopted=False, token=token)
 
     def held(self, key: str, n: int) -> dict[int, tuple[str, int]]:
         """Of an array's submission: task number → (key, its own n)."""
@@ -158,11 +165,20 @@ class CatalogReceipts:
             row = _live(connection, key)
             return None if row is None else _submission(row, _owners(connection, key))
 
-    def drop_owner(self, key: str, owner: Mapping[str, Any]) -> int:
-        """Takes the owner away and gives how many are left; with the last one the live submission is marked as ending."""
+    def token_of(self, key: str, owner: Mapping[str, Any]) -> str | None:
+        """The token of the owner's last claim; None if it holds none, or claimed before there were tokens."""
+        with self._db.read() as connection:
+            return _token(connection, key, owner)
+
+    def drop_owner(self, key: str, owner: Mapping[str, Any], token: str | None = None) -> int:
+        """Takes the owner away and gives how many are left; with the last one the live submission is marked as ending.
+
+        Given a token, an owner that has claimed anew since then stays.
+        """
         with self._db.write("receipts") as connection:
-            mine = sa.and_(owners.c.key == key, owners.c.owner_id == _owner_id(owner), owners.c.dropped_at.is_(None))
-            connection.execute(sa.update(owners).where(mine).values(dropped_at=self._db.now()))
+            mine = _held_by(key, owner)
+            if token is None or token == _token(connection, key, owner):
+                connection.execute(sa.update(owners).where(mine).values(dropped_at=self._db.now()))
             left = len(_owners(connection, key))
             if left == 0:
                 live = sa.and_(submissions.c.key == key, submissions.c.closed_at.is_(None))
@@ -198,7 +214,7 @@ class CatalogReceipts:
         with self._db.read() as connection:
             rows = connection.execute(sa.select(submissions).where(submissions.c.key == key).order_by("n")).mappings().all()
             query = sa.select(owners.c.owner).where(owners.c.key == key).order_by("added_at", "owner_id")
-            holders = [dict(owner) for (owner,) in connection.execute(query)]
+            holders = [_without_token(owner) for (owner,) in connection.execute(query)]
         noted = self.incidents(key)
         return [
             {name: row[name] for name in ("key", "n", "receipt", "view", "end")}
@@ -272,9 +288,9 @@ def _update(connection: sa.Connection, key: str, n: int, values: Mapping[str, An
     connection.execute(sa.update(submissions).where(mine, submissions.c.closed_at.is_(None)).values(**values))
 
 
-def _claim(row: Row, *, adopted: bool) -> Claim:
+def _claim(row: Row, *, adopted: bool, token: str | None = None) -> Claim:
     receipt = None if row["receipt"] is None else Receipt.from_json(row["receipt"])
-    return Claim(row["n"], receipt, adopted, _epoch(row["since"]), bool(row["ending"]))
+    return Claim(row["n"], receipt, adopted, _epoch(row["since"]), bool(row["ending"]), token)
 
 
 def _submission(row: Row, holders: list[dict[str, Any]]) -> Submission:
@@ -286,11 +302,26 @@ def _owner_id(owner: Mapping[str, Any]) -> str:
     return digest("owner", dict(owner))
 
 
-def _add_owner(connection: sa.Connection, key: str, owner: Mapping[str, Any], now: str) -> None:
-    row = {"key": key, "owner_id": _owner_id(owner), "owner": dict(owner), "added_at": now, "dropped_at": None}
+def _add_owner(connection: sa.Connection, key: str, owner: Mapping[str, Any], now: str) -> str:
+    token = uuid4().hex
+    row = {"key": key, "owner_id": _owner_id(owner), "owner": {**owner, _CLAIM: token}, "added_at": now, "dropped_at": None}
     upsert(connection, owners, row, keys=("key", "owner_id"))
+    return token
+
+
+def _held_by(key: str, owner: Mapping[str, Any]) -> sa.ColumnElement[bool]:
+    return sa.and_(owners.c.key == key, owners.c.owner_id == _owner_id(owner), owners.c.dropped_at.is_(None))
+
+
+def _token(connection: sa.Connection, key: str, owner: Mapping[str, Any]) -> str | None:
+    kept = connection.execute(sa.select(owners.c.owner).where(_held_by(key, owner))).scalar()
+    return None if kept is None else kept.get(_CLAIM)
+
+
+def _without_token(kept: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kept.items() if name != _CLAIM}
 
 
 def _owners(connection: sa.Connection, key: str) -> list[dict[str, Any]]:
     query = sa.select(owners.c.owner).where(owners.c.key == key, owners.c.dropped_at.is_(None)).order_by("added_at", "owner_id")
-    return [dict(owner) for (owner,) in connection.execute(query)]
+    return [_without_token(owner) for (owner,) in connection.execute(query)]

@@ -57,6 +57,7 @@ class Observation:
     :ivar queue_read: whether the queue could be read at all.
     :ivar accounting: its rows, oldest incarnation first; None if accounting wasn't asked or didn't answer.
     :ivar accounting_kept: False at a site that keeps no accounting.
+    :ivar beside: ids of the other jobs of its name that are queued or run, where that was looked at.
     """
 
     at: float
@@ -65,6 +66,7 @@ class Observation:
     accounting: Sequence[AccountingRow] | None = None
     accounting_kept: bool = True
     trouble: str = ""
+    beside: tuple[str, ...] = ()
 
 
 def judge(before: JobView, seen: Observation, graces: Graces = DEFAULT_GRACES) -> JobView:

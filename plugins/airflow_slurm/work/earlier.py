@@ -10,7 +10,7 @@ import structlog
 
 from airflow_slurm.errors import CommandRefused, JobFailed, JobFailedForGood, SlurmError
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store
+from airflow_slurm.receipts import JobEnd, Owner, Receipt, load_store, token_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.requests import Done, JobRequest, is_other_work, who
 from airflow_slurm.slurm.reasons import in_words
@@ -40,7 +40,7 @@ def leave_earlier(previous: Mapping[str, Any], request: JobRequest | Done, owner
 def let_go(state: Mapping[str, Any]) -> JobView | None:
     """Give up the work that a task asked for; its job is ended, and confirmed, unless somebody else waits for it.
 
-    :param state: as :meth:`JobRequest.state`, or :func:`pointer_to` with an ``owner``.
+    :param state: as :meth:`JobRequest.state`, or :func:`pointer_to` with an ``owner``; with a ``token`` if it was read before that was decided.
     :raises NotEnded: if the job resists. :raises Unreachable: if nobody could be asked.
     :raises ConnectionGone: if Airflow no longer has the connection that it was submitted over.
     """
@@ -48,12 +48,14 @@ def let_go(state: Mapping[str, Any]) -> JobView | None:
     live = store.get(state["key"])
     if live is None:
         return None
+    token = state.get("token") or token_of(store, live.key, state["owner"])
     place = place_of(store, live.key, live) or state["conn_id"]
 
     async def once() -> JobView | None:
         async with reach(store, live.key, live, place) as client:
             policy = StopPolicy(**state["stop"])
-            return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=who(state["owner"]))
+            by = who(state["owner"])
+            return await give_up(client, store, state["key"], state["owner"], state["job_name"], policy, by=by, token=token)
 
     return asyncio.run(once())
 
@@ -121,10 +123,11 @@ def gives_up(event: dict[str, Any], state: Mapping[str, Any], view: JobView) -> 
     :param event: is marked once that has begun: another try of it does not take the job's end for a reason to go on.
     :raises NotEnded: and Unreachable, as :func:`let_go`.
     """
+    token = token_of(load_store(state["receipts"], state["receipts_config"]), state["key"], state["owner"])
     if not event.get("giving_up") and (said := goes_on(state, view, event["status"])):
         return said
     event["giving_up"] = True
-    let_go(state)
+    let_go({**state, "token": token})
     return ""
 
 

@@ -25,7 +25,7 @@ WITHIN_S = 1.0
 def leave(claim: Mapping[str, Any], *, timed_out: bool, over: Callable[[], None]) -> None:
     """Give up what this process claimed, if its task is over. Goes on beside the caller when the second is up.
 
-    :param claim: as :func:`~airflow_slurm.requests.pointer_to`, with an ``owner``.
+    :param claim: as :func:`~airflow_slurm.requests.pointer_to`, with an ``owner`` and the ``token`` of the claim, so that a next try's is none of it.
     :param timed_out: the task's ``execution_timeout`` is over, whatever Airflow still says of its state.
     :param over: told when it is known that the task is over, before anything is ended.
     """

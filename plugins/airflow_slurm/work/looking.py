@@ -34,13 +34,25 @@ class Wanted:
     since: float
 
 
-async def look(client: SlurmClient, receipt: Receipt, since: float, before: JobView | None = None, *, pause_s: float = 0.0) -> JobView:
+async def look(
+    client: SlurmClient,
+    receipt: Receipt,
+    since: float,
+    before: JobView | None = None,
+    *,
+    pause_s: float = 0.0,
+    beside: set[str] | None = None,
+) -> JobView:
     """One look at one job, queue and accounting together. Without accounting, a job that left the queue has ended.
 
     :param pause_s: at least so long after the last look over this client, in seconds.
+    :param beside: takes the ids of other jobs of its name that are queued or run.
     """
     looks = _LOOKS.setdefault(client, _Looks())
-    return view_of(receipt, await looks.next(client, Wanted(receipt, since), pause_s), before)
+    seen = await looks.next(client, Wanted(receipt, since), pause_s)
+    if beside is not None:
+        beside.update(seen.beside)
+    return view_of(receipt, seen, before)
 
 
 def view_of(receipt: Receipt, seen: Observation, before: JobView | None = None) -> JobView:
@@ -69,7 +81,8 @@ async def observe_all(
     left = [each for each, row in present.items() if wants_accounting(row)]
     recorded = await _recorded(client, left)
     seen = {each: Observation(at, queue=row) for each, row in present.items()}
-    return seen | {each: recorded.about(each, present[each], at) for each in left}
+    seen |= {each: recorded.about(each, present[each], at) for each in left}
+    return {each: replace(one, beside=_others(named.get(each.receipt.job_name, ()), each.receipt.job_id)) for each, one in seen.items()}
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,10 @@ async def _recorded(client: SlurmClient, left: Sequence[Wanted]) -> _Recorded:
 
 def _whole(named: Sequence[QueueRow], job_id: str) -> QueueRow | None:
     return next((row for row in whole_jobs(named) if row.job_id == job_id), None)
+
+
+def _others(named: Sequence[QueueRow], job_id: str) -> tuple[str, ...]:
+    return tuple(row.job_id for row in whole_jobs(named) if row.job_id != job_id and not row.state.info.phase.ended)
 
 
 @dataclass

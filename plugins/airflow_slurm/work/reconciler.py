@@ -17,7 +17,7 @@ from airflow_slurm.errors import SlurmError
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.owners import has_decided as decided_in_airflow
 from airflow_slurm.owners import is_owner_alive as told_by_airflow
-from airflow_slurm.receipts import KeepsKeys, Owner, ReceiptStore, Submission
+from airflow_slurm.receipts import KeepsKeys, Owner, ReceiptStore, Submission, drop_claim, token_of
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.slurm.parse import QueueRow
@@ -113,11 +113,13 @@ class _Run:
         waited_for: list[Submission] = []
         for submission in await asyncio.to_thread(self._here, live, conn_id, queue):
             try:
+                # Before Airflow is asked: a task may be cleared right after that, and its next try claim the job.
+                tokens = [await asyncio.to_thread(token_of, self.receipts, submission.key, o) for o in submission.owners]
                 alive = [o for o in submission.owners if await asyncio.to_thread(self.is_owner_alive, o)]
                 if not alive and (why := await self._left(submission)):
                     findings.append(_found("left_to_a_person", submission, why))
                     continue
-                nobody = await self._drop_the_dead(submission, alive)
+                nobody = await self._drop_the_dead(submission, alive, tokens)
             except Exception as error:  # noqa: BLE001
                 # Airflow's answer, or the application's store: whatever is wrong with one submission must not keep the others' jobs running.
                 findings.append(_found("owner_unknown", submission, f"{type(error).__name__}: {error}"))
@@ -145,18 +147,18 @@ class _Run:
         undecided = [o for o in submission.owners if why and not await asyncio.to_thread(self.has_decided, o)]
         return why if undecided or not submission.owners else ""
 
-    async def _drop_the_dead(self, submission: Submission, alive: Sequence[Owner]) -> bool:
-        """Whether nobody is left."""
+    async def _drop_the_dead(self, submission: Submission, alive: Sequence[Owner], tokens: Sequence[str | None]) -> bool:
+        """Whether nobody is left. ``tokens``: of the owners, one by one."""
+        dead = [(owner, token) for owner, token in zip(submission.owners, tokens, strict=True) if owner not in alive]
         if alive:
             if self.act:
-                for owner in submission.owners:
-                    if owner not in alive:
-                        await asyncio.to_thread(self.receipts.drop_owner, submission.key, owner)
+                for owner, token in dead:
+                    await asyncio.to_thread(drop_claim, self.receipts, submission.key, owner, token)
             return False
         if not submission.owners and not submission.ending and time.time() - submission.since < CLAIMED_JUST_NOW_S:
             return False
         if self.act:
-            left = [await asyncio.to_thread(self.receipts.drop_owner, submission.key, owner) for owner in submission.owners]
+            left = [await asyncio.to_thread(drop_claim, self.receipts, submission.key, owner, token) for owner, token in dead]
             return not any(left[-1:])
         return True
 

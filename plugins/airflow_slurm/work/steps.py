@@ -31,7 +31,7 @@ from airflow_slurm.errors import (
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.lineage import facts_of, lineage_of
 from airflow_slurm.links import keep_links
-from airflow_slurm.receipts import JobEnd, Owner, load_store
+from airflow_slurm.receipts import Claim, JobEnd, Owner, load_store
 from airflow_slurm.requests import Done, JobRequest, deadline_of, is_other_work, owner_of, pointer_to, who
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.triggers import SlurmJobTrigger, SubmitLaterTrigger, as_json, first_event
@@ -192,10 +192,10 @@ class JobSteps(BaseOperator):
         if site.pool and site.pool != self.pool:
             self.log.warning("Connection %s names the pool %r; this task runs in %r.", self.slurm_conn_id, site.pool, self.pool)
 
-        def claimed(n: int, conn_id: str) -> None:
+        def claimed(claim: Claim, conn_id: str) -> None:
             self._refuse_if_over()
-            pointer = pointer_to(request, conn_id, n)
-            self._claim = pointer | {"owner": owner}
+            pointer = pointer_to(request, conn_id, claim.n)
+            self._claim = pointer | {"owner": owner, "token": claim.token}
             kept.set(STATE_KEY, pointer | round_of(context))
 
         work = replace(request.work(claimed, site.root, site.preemptible), asked_over=asked_over)

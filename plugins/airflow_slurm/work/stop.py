@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from airflow_slurm.errors import SlurmError, Unreachable, UnreadableAnswer
-from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission
+from airflow_slurm.receipts import JobEnd, Owner, Receipt, ReceiptStore, Submission, drop_claim
 from airflow_slurm.remote.client import NAMES_A_COMMAND, SlurmClient
 from airflow_slurm.slurm.states import Phase
 from airflow_slurm.truth.arrays import array_of
@@ -52,7 +52,8 @@ class NotEnded(SlurmError):
 async def end_submission(
     client: SlurmClient, store: ReceiptStore, submission: Submission, job_name: str, policy: StopPolicy = DEFAULT_STOP, *, by: str
 ) -> JobView | None:
-    """End the job of a submission, see that it ended, and close the submission as cancelled.
+    """End the job of a submission, and any other one of its name (a request that was late on its way), see that they ended, and close the submission
+    as cancelled.
 
     :param job_name: by which it is found if there is no receipt.
     :returns: the last view of the job; None if none was ever queued.
@@ -68,7 +69,14 @@ async def end_submission(
     if receipt is None:
         await close_unqueued(store, submission, by=by)
         return None
-    view = await end_job(client, receipt, submission.since, policy)
+    beside: set[str] = set()
+    view = await end_job(client, receipt, submission.since, policy, beside)
+    if beside:
+        doubles = {"kept": receipt.job_id, "cancelled": sorted(beside, key=int)}
+        log.error("several jobs of one submission that was given up", **doubles)
+        await asyncio.to_thread(store.incident, submission.key, submission.n, "several_jobs_of_one_name", doubles)
+        for job_id in doubles["cancelled"]:
+            await end_job(client, replace(receipt, job_id=job_id), submission.since, policy)
     await asyncio.to_thread(store.observe, submission.key, submission.n, view)
     await asyncio.to_thread(store.close, submission.key, submission.n, JobEnd("cancelled", "given_up", view=view, closed_by=by))
     return view
@@ -94,12 +102,15 @@ async def find_receipts(client: SlurmClient, names: Mapping[str, float]) -> dict
     return receipts
 
 
-async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = DEFAULT_STOP) -> JobView:
+async def end_job(
+    client: SlurmClient, receipt: Receipt, since: float, policy: StopPolicy = DEFAULT_STOP, beside: set[str] | None = None
+) -> JobView:
     """Signal, cancel, kill; as far down that list as it takes.
 
+    :param beside: takes the ids of other jobs of its name that were seen meanwhile, queued or running.
     :raises NotEnded: if the job is still there after all of it.
     """
-    view = await look(client, receipt, since, pause_s=policy.pause_s)
+    view = await look(client, receipt, since, pause_s=policy.pause_s, beside=beside)
     if view.ended:
         return view
     if receipt.array is not None:
@@ -108,12 +119,12 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
     if view.phase is Phase.RUNNING:
         log.info("asking a job to save and end", job_id=receipt.job_id, signal=policy.signal, grace_s=policy.grace_s)
         await cancel(client, receipt.job_id, signal=policy.signal, cluster=receipt.cluster)
-        view = await _wait(client, receipt, since, policy.grace_s, policy.pause_s)
+        view = await _wait(client, receipt, since, policy.grace_s, policy.pause_s, beside)
     for signal in (None, "KILL"):
         if view.ended:
             return view
         await cancel(client, receipt.job_id, signal=signal, cluster=receipt.cluster)
-        view = await _wait(client, receipt, since, policy.cancel_wait_s, policy.pause_s)
+        view = await _wait(client, receipt, since, policy.cancel_wait_s, policy.pause_s, beside)
     if not view.ended and view.missing_since is not None:
         # The controller answers and no longer has it; accounting may say RUNNING for ever after a lost end record.
         return replace(view, phase=Phase.LOST, cause="left_queue")
@@ -123,13 +134,23 @@ async def end_job(client: SlurmClient, receipt: Receipt, since: float, policy: S
 
 
 async def give_up(
-    client: SlurmClient, store: ReceiptStore, key: str, owner: Owner, job_name: str, policy: StopPolicy = DEFAULT_STOP, *, by: str
+    client: SlurmClient,
+    store: ReceiptStore,
+    key: str,
+    owner: Owner,
+    job_name: str,
+    policy: StopPolicy = DEFAULT_STOP,
+    *,
+    by: str,
+    token: str | None = None,
 ) -> JobView | None:
     """One owner lets go of its work. The job is ended only if nobody else waits for it.
 
     :param job_name: of the live submission, if its receipt isn't stored.
+    :param token: the owner's, from before it was decided that it lets go: one that has claimed anew since then, as a cleared task's next try has,
+        stays. Without one, it lets go in any case.
     """
-    left = await asyncio.to_thread(store.drop_owner, key, owner)
+    left = await asyncio.to_thread(drop_claim, store, key, owner, token)
     submission = await asyncio.to_thread(store.get, key)
     if submission is None:
         return None
@@ -139,7 +160,9 @@ async def give_up(
     return await end_submission(client, store, submission, job_name, policy, by=by)
 
 
-async def _wait(client: SlurmClient, receipt: Receipt, since: float, total_s: float, pause_s: float) -> JobView:
+async def _wait(
+    client: SlurmClient, receipt: Receipt, since: float, total_s: float, pause_s: float, beside: set[str] | None = None
+) -> JobView:
     """Look until it has ended or the time is over, ever less often: a program that saves a large state takes minutes.
 
     One look that fails ends nothing: it is shared by all that are being ended, which would begin anew with their signal.
@@ -150,7 +173,7 @@ async def _wait(client: SlurmClient, receipt: Receipt, since: float, total_s: fl
     view: JobView | None = None
     while True:
         try:
-            view, trouble = await look(client, receipt, since, view, pause_s=pause_s), None
+            view, trouble = await look(client, receipt, since, view, pause_s=pause_s, beside=beside), None
         except (Unreachable, UnreadableAnswer) as error:
             trouble = error
         left = deadline - time.monotonic()

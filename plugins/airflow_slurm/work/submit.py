@@ -24,7 +24,7 @@ from airflow_slurm.errors import (
     Unreachable,
     UnreadableAnswer,
 )
-from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission
+from airflow_slurm.receipts import Claim, JobEnd, Owner, Receipt, ReceiptStore, Submission, drop_claim
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.parse import AccountingRow, QueueRow
 from airflow_slurm.spec import JobSpec, check_sent
@@ -42,7 +42,7 @@ class Work:
 
     :ivar spec_for: the job of submission ``n``. :ivar name_for: its name, unique to key and ``n``.
     :ivar stage_in: puts files beside the job before it is sent; may be called more than once for one ``n``.
-    :ivar on_claim: told number and connection right after the claim, before anything is sent.
+    :ivar on_claim: told claim and connection right after the claim, before anything is sent.
     :ivar asked_over: over which connection the caller asked for this work before, if it did.
     """
 
@@ -50,7 +50,7 @@ class Work:
     spec_for: Callable[[int], JobSpec]
     name_for: Callable[[int], str]
     stage_in: Callable[[int], None] = lambda n: None
-    on_claim: Callable[[int, str], None] = lambda n, conn_id: None
+    on_claim: Callable[[Claim, str], None] = lambda claim, conn_id: None
     asked_over: str | None = None
 
 
@@ -129,7 +129,7 @@ async def submit(
             async with _at(place, client, store, work, claim) as there:
                 await end_submission(there, store, given_up, work.name_for(claim.n), stop, by="next submission")
             continue
-        await asyncio.to_thread(work.on_claim, claim.n, place)
+        await asyncio.to_thread(work.on_claim, claim, place)
         try:
             if place == client.conn_id:
                 return await _one(client, store, work, claim, look_up, nothing_sent)
@@ -165,7 +165,7 @@ async def _unsent(there: SlurmClient, store: ReceiptStore, work: Work, claim: Cl
 
     :raises SubmissionUncertain: if another task waits for it: that one may be sending it.
     """
-    if await asyncio.to_thread(store.drop_owner, work.key, owner):
+    if await asyncio.to_thread(drop_claim, store, work.key, owner, claim.token):
         raise SubmissionUncertain(
             f"Another task is submitting {work.name_for(claim.n)!r} over connection {there.conn_id!r}: nothing is sent over a second one until it has."
         )
