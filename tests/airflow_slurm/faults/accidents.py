@@ -14,7 +14,7 @@ from functools import partial
 from local.process import ProcessStat, descendants
 from local.slurm_cluster import PrivateSlurm
 
-from .gates import Gates
+from .gates import LONGEST_S, Gates
 from .processes import Processes
 from .proxy import DELAY_S, DOWN, UP, Budget, Proxy
 
@@ -50,6 +50,22 @@ async def _late(scene: Scene, seconds: float) -> None:
     scene.proxy.cut()
     await asyncio.sleep(seconds)
     scene.gates.go()
+
+
+async def _after_a_run(scene: Scene) -> None:
+    """The connection is reset, and the command does its work only when the job that was sent in its place has run, and the worker that released
+    that one is about to die without having noted it."""
+    scene.proxy.cut()
+    scene.gates.arm("released:before")
+    await scene.gates.reached(LONGEST_S)
+    os.kill(scene.processes.process.pid, signal.SIGSTOP)  # it must not pass this gate as the command passes its own
+    async with asyncio.timeout(LONGEST_S):
+        while not (scene.gates.folder / "done").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        scene.gates.go()
+        while sum(command.name == "sbatch" for command in scene.gates.commands()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    scene.processes.kill()
 
 
 async def _swallow(scene: Scene) -> None:
@@ -103,6 +119,7 @@ ACCIDENTS: dict[str, Accident] = {
     "cut": _cut,
     "sbatch late": partial(_late, seconds=2.0),
     "sbatch later": partial(_late, seconds=7.0),
+    "sbatch after a run, worker killed": _after_a_run,
     "swallow": _swallow,
     "slow": _slow,
     "torn": _torn,

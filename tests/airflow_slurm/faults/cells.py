@@ -55,6 +55,7 @@ def _cells() -> list[Cell]:
     over_ssh = ("sbatch:before", "sbatch:after", "look:after", "release:before", "release:after")
     cells += [Cell(fault, point) for fault in ("cut", "swallow", "torn", "slow") for point in over_ssh]
     cells += [Cell("sbatch late", "sbatch:before"), Cell("torn", "look:before"), Cell("sbatch later", "sbatch:before")]
+    cells += [Cell("sbatch after a run, worker killed", "sbatch:before")]
     cells += [Cell(fault, point, 2) for fault in ("cut", "swallow", "torn", "slow") for point in ("poll:before", "poll:after")]
     cells += [Cell(fault, "acct:after") for fault in ("cut", "swallow", "torn")]
     cells += [Cell("cut", "acct:after", job=FAILS), Cell("swallow", "acct:before", job=FAILS)]
