@@ -170,10 +170,14 @@ class PrivateSlurm:
         except subprocess.TimeoutExpired:
             return  # the controller does not answer: what is left of the jobs is killed below
 
-    def _job_processes(self) -> list[ProcessStat]:
-        """The step daemons of this cluster with all below them: they outlive slurmd, in sessions of their own."""
+    def steps(self) -> list[ProcessStat]:
+        """The step daemons of this cluster: they outlive slurmd, in sessions of their own."""
         logs = {str(self.base / f"log/slurmd.{node}.log") for node in self.settings.node_names}
-        return descendants([p for p in all_processes() if p.name == "slurmstepd" and logs & open_files(p.pid)])
+        return [p for p in all_processes() if p.name == "slurmstepd" and logs & open_files(p.pid)]
+
+    def _job_processes(self) -> list[ProcessStat]:
+        """The step daemons with all below them."""
+        return descendants(self.steps())
 
     # Files
 

@@ -6,8 +6,10 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.work import steps
 from airflow_slurm.work.stop import StopPolicy
 from airflow_slurm.work.submit import LookUp, Submitted
+from local.process import send
 from local.slurm_cluster import PrivateSlurm
 
 from .held_jobs import Files
@@ -62,6 +65,23 @@ def take_back_nodes(cluster: PrivateSlurm) -> None:
     out = cluster.run("sinfo", "--noheader", "--Node", "--states=drain,down", "--format=%N", check=False).stdout
     for node in set(out.split()):
         cluster.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+
+
+@contextmanager
+def unreported(cluster: PrivateSlurm) -> Iterator[None]:
+    """What runs is not reported by its node: slurmd asks each step's daemon before it says what it runs, and before it starts a job; these stand still.
+
+    A controller asks its nodes within seconds of its start. What it has as waiting, or does not know, it ends there, and its next start of the job
+    then meets no other. (In the very second of that end, the start fails with exit 1: "Killing non-startable batch JobId=…: Job credential revoked".)
+    """
+    steps = cluster.steps()
+    for step in steps:
+        send(step, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for step in steps:
+            send(step, signal.SIGCONT)
 
 
 def connection_uri(slurm: PrivateSlurm, **extra: object) -> str:

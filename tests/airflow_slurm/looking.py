@@ -14,6 +14,11 @@ async def submit_held(client: SlurmClient, spec: JobSpec, job_name: str) -> Rece
     return (await client.submit_and_look(spec, job_name)).receipt
 
 
+async def is_started(client: SlurmClient, job_id: str) -> bool:
+    """Whether the controller has given a waiting job its nodes, whatever became of it there."""
+    return [row.state.name for row in await client.queue_of_all(ids=[job_id])] not in ([], ["PENDING"])
+
+
 def owners_of(store: ReceiptStore | Any, key: str) -> list[Owner]:
     """Who waits for the live submission of a key."""
     live = store.get(key)

@@ -20,6 +20,7 @@ from airflow_slurm.watch.following import follower_of
 from airflow_slurm.watch.poller import Hub, take_snapshot
 from airflow_slurm.watch.waiting import Wait
 from airflow_slurm.work.submit import Submitted, Work, submit
+from local.process import send
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import OWNER, QUICK, take_back_nodes
@@ -41,7 +42,9 @@ async def state(slurm: PrivateSlurm, tmp_path: Path) -> Any:
         async def put_back(self, over: Path) -> None:
             """``over``: what the job makes last, while nobody listens: its node tells nobody then that it has ended, and goes on believing in it."""
             await asyncio.to_thread(slurm.kill, "slurmctld")
-            await appears(over, 30)
+            await appears(over, 60)
+            for step in await asyncio.to_thread(slurm.steps):
+                send(step, signal.SIGKILL)  # else it tells the controller that comes back, sooner or later
             await asyncio.to_thread(shutil.rmtree, slurm.base / "state")
             await asyncio.to_thread(shutil.copytree, tmp_path / "state", slurm.base / "state")
             await asyncio.to_thread(slurm.spawn, "slurmctld")
@@ -73,7 +76,7 @@ async def end_of(client: SlurmClient, store: FileReceipts, key: str, done: Submi
             events.append(event)
         return bool(events)
 
-    await until(ended, timeout_s=60)
+    await until(ended, timeout_s=120)
     return events[0]
 
 
@@ -85,7 +88,7 @@ async def test_a_job_that_is_started_beside_its_own_run_is_lost_and_its_output_d
     await asyncio.sleep(1.5)  # a controller says in whole seconds when it was started
     await state.keep()
     await asyncio.to_thread(take_back_nodes, slurm)
-    await appears(tmp_path / "ran", 30)
+    await appears(tmp_path / "ran", 60)
     await state.put_back(tmp_path / "done")
     await asyncio.to_thread(take_back_nodes, slurm)
     event = await end_of(client, store, key, done)
@@ -98,7 +101,7 @@ async def test_a_number_that_is_given_away_again_costs_its_second_job_nothing_bu
 ) -> None:
     await state.keep()
     first = await sent(client, store, key, work(tmp_path))
-    await appears(tmp_path / "ran", 30)
+    await appears(tmp_path / "ran", 60)
     await state.put_back(tmp_path / "done")
     second = await sent(client, store, f"{key}/second", f"touch {tmp_path}/ran-too")
     assert second.receipt.job_id == first.receipt.job_id
