@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from airflow_slurm.errors import InvalidSpec, SubmissionUncertain
+from airflow_slurm.errors import ControllerUnreachable, InvalidSpec, SubmissionUncertain
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.receipts import JobEnd, Receipt
 from airflow_slurm.remote.client import Answer
@@ -22,7 +22,7 @@ from airflow_slurm.watch.waiting import Wait
 from airflow_slurm.work.stop import StopPolicy, end_job
 from airflow_slurm.work.submit import LookUp, Submitted, Work, submit
 
-from .conftest import OWNER
+from .conftest import OWNER, recorded
 from .login_node import NOTHING, LoginNode
 
 TIMED_OUT = Answer("", "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation\n", 1)
@@ -89,6 +89,23 @@ async def test_a_queue_that_is_empty_because_its_controller_is_down_is_no_proof(
     with pytest.raises(SubmissionUncertain):
         await sent(node)
     assert node.names().count("sbatch") == 1
+
+
+async def test_an_error_of_the_users_own_shell_is_no_word_of_slurms(sent: Callable) -> None:
+    shell = "bash: module: error: no such module\nerror: conda: command not found\n"
+    node = LoginNode(sbatch=[Answer("70\n", shell, 0)], squeue=[replace(queued("70"), stderr=shell)])
+    assert (await sent(node)).receipt.job_id == "70"
+    assert node.names() == ["sbatch", "squeue", "scontrol"]
+    assert [row.job_id for row in await node.queue()] == ["70"]
+
+
+@pytest.mark.parametrize(
+    "said", [recorded("squeue_controller_down.stderr.txt"), "squeue: error: Invalid user\n", "squeue: fatal: no memory\n"]
+)
+@pytest.mark.parametrize("before", ["", "Maintenance on Friday\n", "no end of line"])
+async def test_an_error_of_slurms_is_one_whatever_the_shell_said_before(before: str, said: str) -> None:
+    with pytest.raises(ControllerUnreachable):
+        await LoginNode(squeue=[Answer("", before + said, 0)]).queue()
 
 
 async def test_every_command_for_a_job_of_another_cluster_names_it(sent: Callable, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from airflow_slurm.work.submit import Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OWNER, QUICK
-from .faults.helpers import DiesAt, Killed, appears
+from .faults.helpers import DiesAt, Killed, appears, until
 from .tasks import Task
 
 pytestmark = pytest.mark.slurm
@@ -101,7 +101,7 @@ def test_a_shard_without_its_output_is_no_success(array: Make, shared: Path) -> 
 def test_a_shard_that_was_cancelled_fails_the_task_for_good(
     array: Make, connection: str, store: FileReceipts, key: str, shared: Path
 ) -> None:
-    task = Task(array(f"[ $SLURM_ARRAY_TASK_ID = 0 ] || {{ touch {shared}/runs; sleep 60; }}", shards=2))
+    task = Task(array(f"[ $SLURM_ARRAY_TASK_ID = 0 ] || {{ touch {shared}/runs; sleep 600; }}", shards=2))
     deferred = task.execute()
     job_id = deferred.kwargs["request_state"]["job_id"]
     asyncio.run(appears(shared / "runs"))
@@ -143,7 +143,7 @@ def work(key: str, body: str, array: str) -> Work:
 async def test_an_array_whose_answer_got_lost_is_adopted_whole(
     client: SlurmClient, store: FileReceipts, key: str, jobs_named: JobsNamed, shared: Path, method: str, before: bool
 ) -> None:
-    body = f"touch {shared}/$SLURM_ARRAY_TASK_ID; sleep 60"
+    body = f"touch {shared}/$SLURM_ARRAY_TASK_ID; sleep 600"
     with pytest.raises(Killed):
         await submit(DiesAt(client, method, before=before), store, work(key, body, "0-2"), OWNER, look_up=QUICK)  # type: ignore[arg-type]
     if method == "release":
@@ -170,10 +170,15 @@ async def test_an_array_is_ended_in_order_and_all_of_it(client: SlurmClient, sto
 
 
 async def test_an_array_runs_while_one_of_its_tasks_does(client: SlurmClient, store: FileReceipts, key: str, shared: Path) -> None:
-    body = f"[ $SLURM_ARRAY_TASK_ID = 1 ] || {{ touch {shared}/runs; sleep 60; }}"
+    body = f"[ $SLURM_ARRAY_TASK_ID = 1 ] || {{ touch {shared}/runs; sleep 600; }}"
     done = await submit(client, store, work(key, body, "0-1"), OWNER, look_up=QUICK)
     await appears(shared / "runs")
-    await asyncio.sleep(1.0)
+
+    async def the_other_ended() -> bool:
+        row = by_id(await client.queue(done.receipt.job_name)).get(f"{done.receipt.job_id}_1")
+        return row is not None and row.state.info.phase.ended
+
+    await until(the_other_ended)
     assert (await look(client, done.receipt, done.since)).state in ("RUNNING", "CONFIGURING")
     view = await end_job(client, done.receipt, done.since, HASTY)
     assert view.ended
@@ -183,7 +188,7 @@ async def test_a_waiting_list_longer_than_slurm_prints_by_default_is_whole(
     slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str
 ) -> None:
     scattered = ",".join(str(index) for index in range(0, 200, 2))
-    done = await submit(client, store, work(key, "sleep 60", f"{scattered}%1"), OWNER, look_up=QUICK)
+    done = await submit(client, store, work(key, "sleep 600", f"{scattered}%1"), OWNER, look_up=QUICK)
     found = by_id(await client.queue(done.receipt.job_name))
     assert {f"{done.receipt.job_id}_{index}" for index in range(0, 200, 2)} <= set(found)
     await client.cancel(done.receipt.job_id)

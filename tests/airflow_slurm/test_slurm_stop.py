@@ -29,7 +29,7 @@ from airflow_slurm.work.submit import Submitted, Work, submit
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import HASTY, OTHER, OWNER, QUICK
-from .faults.helpers import appears
+from .faults.helpers import appears, until
 from .looking import submit_held
 
 pytestmark = pytest.mark.slurm
@@ -38,7 +38,7 @@ ENDED = ("CANCELLED", "FAILED")  # waiting, or already running: then the signal 
 STUBBORN = "trap '' USR1 TERM; touch {0}/up; while :; do sleep 0.1; done"
 
 
-async def started(client: SlurmClient, store: FileReceipts, key: str, owner: Owner, body: str = "sleep 60", **spec: object) -> Submitted:
+async def started(client: SlurmClient, store: FileReceipts, key: str, owner: Owner, body: str = "sleep 600", **spec: object) -> Submitted:
     work = Work(key, lambda n: JobSpec(body=body, output="/dev/null", **spec), lambda n: job_name_for(key, n))  # type: ignore[arg-type]
     return await submit(client, store, work, owner, look_up=QUICK, stop=HASTY)
 
@@ -68,7 +68,7 @@ async def test_a_program_that_resists_is_ended_all_the_same(client: SlurmClient,
 async def test_one_that_outlives_its_cancel_is_killed_whole(
     slurm: PrivateSlurm, client: SlurmClient, store: FileReceipts, key: str, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """``KillWait``, after which Slurm itself kills what resists TERM, is longer here than what a cancel is given."""
+    """``KillWait``, after which Slurm itself kills what resists TERM, is ten times what a cancel is given here."""
     wait_s = int(re.search(r"KillWait\s*= (\d+)", slurm.run("scontrol", "show", "config").stdout)[1])  # type: ignore[index]
     asked: list[list[str]] = []
     run = SlurmClient._run
@@ -80,7 +80,7 @@ async def test_one_that_outlives_its_cancel_is_killed_whole(
     monkeypatch.setattr(SlurmClient, "_run", noted)
     done = await started(client, store, key, OWNER, STUBBORN.format(shared))
     await appears(shared / "up")
-    policy = replace(HASTY, grace_s=0.5, cancel_wait_s=wait_s * 0.7)
+    policy = replace(HASTY, grace_s=0.5, cancel_wait_s=wait_s * 0.1)
     view = await give_up(client, store, key, OWNER, "", policy, by="test")
     assert view is not None
     assert view.state == "CANCELLED"
@@ -180,7 +180,11 @@ async def test_many_that_are_failed_at_once_end_over_one_connection(
     done = [
         await started(client, store, each, OWNER | {"task_id": each}, "trap 'exit 75' USR1; while :; do sleep 0.1; done") for each in keys
     ]
-    await asyncio.sleep(2.0)
+
+    async def some_run() -> bool:
+        return any(row.state.name == "RUNNING" for row in await client.queue())
+
+    await until(some_run)
     monkeypatch.setattr(triggers, "task_state", lambda owner: "failed")
     monkeypatch.setattr(SlurmHook, "get_client", counted)
     path, config = "airflow_slurm.file_receipts.FileReceipts", {"root": str(store.root)}
