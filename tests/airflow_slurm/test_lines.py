@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,7 +37,7 @@ class Notebook:
 
     def begin(self, file: str) -> int | None:
         if Notebook.gate is not None:
-            Notebook.gate.wait(20)
+            Notebook.gate.wait(60)
         if Notebook.trouble is not None:
             raise Notebook.trouble
         return Notebook.told.get(file, 0)
@@ -188,14 +187,13 @@ async def test_a_taker_that_hangs_holds_up_no_look_and_the_end_only_for_a_moment
     Notebook.gate = threading.Event()
     write(tmp_path, "one\n")
     watching = follower(tmp_path)
-    began = time.monotonic()
     for _ in range(20):
         await watching.look(RUNNING)
-    assert time.monotonic() - began < 0.5
     await watching.look(ENDED)
-    assert time.monotonic() - began < 2
-    Notebook.gate.set()
+    # All of these have come back, and the taker still hangs.
     assert watching._task is not None
+    assert not watching._task.done()
+    Notebook.gate.set()
     await asyncio.wait_for(asyncio.shield(watching._task), 20)
     assert [line for _, line in Notebook.got] == ["one"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +15,8 @@ import pytest
 from airflow_slurm.errors import JobFailed, LoginRefused, SshUnreachable
 from airflow_slurm.hook import SlurmHook
 from airflow_slurm.operators import SlurmJobOperator
-from local.ports import is_listening
+from local.ports import free_port
+from local.process import wait_until
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, connection_uri
@@ -56,8 +56,8 @@ def agent(slurm: PrivateSlurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     authorized = slurm.base / "ssh/authorized_keys"
     before = authorized.read_text()
     try:
-        while not socket.exists():
-            time.sleep(0.02)
+        # The socket is there a moment before anybody listens on it: then ssh-add ends with 2.
+        wait_until("the agent", lambda: subprocess.run(["ssh-add", "-l"], capture_output=True).returncode == 1, timeout_s=60, every_s=0.02)
         subprocess.run(["ssh-add", "-q", private], check=True)
         private.unlink()
         authorized.write_text(before + public)
@@ -142,21 +142,22 @@ INHERITED = {
 @contextmanager
 def second_sshd(slurm: PrivateSlurm, folder: Path, given: dict[str, str], also: str = "", sftp: str = "internal-sftp") -> Iterator[int]:
     """The port of a second SSH server of the cluster, whose sessions have some variables more. ``sftp``: what serves files."""
-    config = folder / "sshd_config"
-    port = slurm.ssh_port
-    while is_listening(port):
-        port += 1
+    config, log, port = folder / "sshd_config", folder / "sshd.log", free_port()
     lines = (slurm.base / "ssh/sshd_config").read_text().replace(f"Port {slurm.ssh_port}", f"Port {port}")
     lines = also + lines.replace("/sshd.pidfile", "/sshd-second.pidfile").replace("internal-sftp", sftp)
     if given.get("SHLVL") == "0":  # as it is where nobody has set it
         lines = lines.replace(" SHLVL=1", "")
     words = " ".join(f"{name}={value}" for name, value in given.items())
     config.write_text(lines.replace("SetEnv ", f"SetEnv {words} "))
-    process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", config], stderr=subprocess.DEVNULL)
+    with open(log, "w") as said:
+        process = subprocess.Popen(["/usr/sbin/sshd", "-D", "-e", "-f", config], stderr=said)
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
+        return f"Server listening on 127.0.0.1 port {port}." in log.read_text()
+
     try:
-        while not is_listening(port):
-            assert process.poll() is None
-            time.sleep(0.02)
+        wait_until("the second SSH server", listens, timeout_s=60, every_s=0.02)
         yield port
     finally:
         process.terminate()

@@ -39,6 +39,7 @@ while [ "$(date +%s)" -lt $end ]; do sleep 0.2; done
 """
 #: Each reaches the program in another way; all ask for one core.
 WAYS = ("command", "srun", "exec", "trap")
+LIMITED = {"time_limit": 2, "signal_lead_s": 70}
 
 
 @pytest.fixture
@@ -53,10 +54,15 @@ def spec(way: str, program: Path) -> dict[str, Any]:
     file = program.with_name(way)
     return {
         "command": {"command": ["sh", str(program), str(file)]},
-        "srun": {"command": ["srun", "sh", str(program), str(file)], "ntasks": 1},
+        "srun": {"command": ["srun", "--verbose", "sh", str(program), str(file)], "ntasks": 1},
         "exec": {"body": f"exec sh {program} {file}"},
         "trap": {"body": f"sh {program} {file} & program=$!; trap 'kill -USR1 $program; wait $program; exit $?' USR1; wait"},
     }[way] | {"mem": "20M", "output": f"{file}.log"}
+
+
+async def knows_its_step(log: Path) -> bool:
+    """Whether srun has heard that its step runs: before that it passes no signal on."""
+    return "tasks started" in await asyncio.to_thread(log.read_text)
 
 
 def told(program: Path, way: str) -> list[str]:
@@ -92,9 +98,9 @@ def jobs(client: SlurmClient, key: str) -> Jobs:
 
 
 async def test_before_the_time_limit_every_program_is_told(jobs: Jobs, program: Path) -> None:
-    """Of a minute's job, 50 s before its end; Slurm comes up to a minute early."""
+    """Slurm looks every half minute whether the warning's time, and half a minute, is all that is left: twenty seconds after the start or later."""
     for way in WAYS:
-        await jobs.start(way, spec(way, program) | {"time_limit": 1, "signal_lead_s": 50})
+        await jobs.start(way, spec(way, program) | LIMITED)
     for way in WAYS:
         row = await jobs.end(way)
         assert (row.state.name, row.exit_code, told(program, way)) == ("FAILED", 75, ["up", "USR1"]), way
@@ -104,7 +110,7 @@ async def test_before_the_time_limit_every_program_is_told(jobs: Jobs, program: 
 async def test_a_body_that_lets_its_program_wait_in_the_foreground_is_ended_by_the_warning(jobs: Jobs, program: Path) -> None:
     """It is the batch shell that gets it, and no trap is there: hence such a body is refused, unless it says ``trap``."""
     file = program.with_name("foreground")
-    asked = {"body": f"sh {program} {file}", "mem": "20M", "output": "/dev/null", "time_limit": 1, "signal_lead_s": 50}
+    asked = {"body": f"sh {program} {file}", "mem": "20M", "output": "/dev/null", **LIMITED}
     with pytest.raises(InvalidSpec, match="trap"):
         check_sent(JobSpec.from_mapping(asked))
     await jobs.start("foreground", asked | {"body": f"trap - USR1\nsh {program} {file}"})
@@ -132,8 +138,8 @@ async def test_a_job_that_is_pushed_out_is_told_and_what_ends_by_itself_is_not_p
     for way in WAYS[:3]:
         await jobs.start(way, spec(way, program) | {"partition": "scavenge", "requeue": True, "time_limit": 10, "signal_lead_s": 60})
     for way in ("unwarned", *WAYS[:3]):
-        await appears(program.with_name(way))
-    await asyncio.sleep(1.0)  # srun hears of signals once its steps run
+        await appears(program.with_name(way), 60)
+    await until(lambda: knows_its_step(program.with_name("srun.log")), 60)
     grace.run("sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--mem=20M", "--output=/dev/null", "--wrap=sleep 1")
     for way in WAYS[:3]:
         row = await jobs.end(way)

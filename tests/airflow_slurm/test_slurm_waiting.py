@@ -22,8 +22,10 @@ from airflow_slurm.slurm.parse import AccountingRow
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
 from airflow_slurm.truth.view import JobView
+from airflow_slurm.watch import poller
 from airflow_slurm.watch.poller import Watched, hub_of, take_snapshot
 from airflow_slurm.work.submit import Work, submit
+from local.process import ProcessStat, descendants, send
 from local.slurm_cluster import PrivateSlurm
 
 from .conftest import CONN_ID, OWNER, QUICK, connection_uri
@@ -77,7 +79,7 @@ async def test_a_job_that_was_killed_names_the_signal(connection: str, client: S
 
 
 async def test_a_job_that_somebody_cancelled(connection: str, client: SlurmClient, store: FileReceipts, key: str) -> None:
-    wait = await started(client, store, key, "sleep 60")
+    wait = await started(client, store, key, "sleep 600")
     await client.cancel(wait.job_id)
     status, view = await event_of(connection, wait)
     assert (status, view.state, view.cause, view.retryable) == ("ended", "CANCELLED", "cancelled", False)
@@ -113,7 +115,7 @@ async def test_a_requeued_job_is_waited_for_and_both_runs_are_told(
     body = f"""
         echo "run ${{SLURM_RESTART_COUNT:-0}} speaks"
         touch {shared}/run-${{SLURM_RESTART_COUNT:-0}}
-        [ "${{SLURM_RESTART_COUNT:-0}}" -ge 1 ] || sleep 60"""
+        [ "${{SLURM_RESTART_COUNT:-0}}" -ge 1 ] || sleep 600"""
     wait = await started(client, store, key, body, requeue=True, gres="gpu:1", output=f"{shared}/log-%j.txt")
     waiting = asyncio.create_task(event_of(connection, wait, 100))
     await appears(shared / "run-0")
@@ -133,30 +135,68 @@ async def test_a_requeued_job_is_waited_for_and_both_runs_are_told(
     assert [kept.count(line) for line in spoken] == [1, 1]
 
 
+class Looks:
+    """What came of the looks of the loop that triggers share."""
+
+    def __init__(self) -> None:
+        self._answered: list[bool] = []
+
+    async def take(self, *args: Any, **kwargs: Any) -> Any:
+        self._answered.append(False)
+        snapshot = await take_snapshot(*args, **kwargs)
+        self._answered[-1] = snapshot.queue is not None
+        return snapshot
+
+    async def answered(self) -> bool:
+        return True in self._answered
+
+    async def unanswered(self) -> bool:
+        """Whether there was one in vain: the last one may be on its way."""
+        return False in self._answered[:-1]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    made = Looks()
+    monkeypatch.setattr(poller, "take_snapshot", made.take)
+    return made
+
+
 async def test_a_controller_that_goes_away_fails_nothing(
-    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str
+    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path, looks: Looks
 ) -> None:
-    wait = await started(client, store, key, "sleep 8")
-    waiting = asyncio.create_task(event_of(connection, wait, 100))
-    await asyncio.sleep(3)
-    slurm.kill("slurmctld", sig=signal.SIGTERM)
-    await asyncio.sleep(12)
+    wait = await started(client, store, key, f"touch {shared}/up; while [ ! -e {shared}/go ]; do sleep 0.2; done")
+    waiting = asyncio.create_task(event_of(connection, wait, 110))
+    await appears(shared / "up", 60)
+    await until(looks.answered, 60)
+    await asyncio.to_thread(slurm.kill, "slurmctld", signal.SIGTERM)
+    (shared / "go").touch()
+    await until(looks.unanswered, 60)
     assert not waiting.done()
-    slurm.spawn("slurmctld")
+    await asyncio.to_thread(slurm.spawn, "slurmctld")
     status, view = await waiting
     assert (status, view.state) == ("ended", "COMPLETED")
 
 
 async def test_an_ssh_server_that_goes_away_fails_nothing(
-    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str
+    slurm: PrivateSlurm, connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path, looks: Looks
 ) -> None:
-    wait = await started(client, store, key, "sleep 6")
-    waiting = asyncio.create_task(event_of(connection, wait, 100))
-    await asyncio.sleep(2)
-    slurm.kill("sshd")
-    await client.close()
-    await asyncio.sleep(3)
-    slurm.spawn("sshd")
+    wait = await started(client, store, key, f"touch {shared}/up; while [ ! -e {shared}/go ]; do sleep 0.2; done")
+    waiting = asyncio.create_task(event_of(connection, wait, 110))
+    await appears(shared / "up", 60)
+    await until(looks.answered, 60)
+    pid = slurm.pid("sshd")
+    assert pid is not None
+    server = ProcessStat.of(pid)
+    assert server is not None
+    sessions = await asyncio.to_thread(descendants, [server])
+    await asyncio.to_thread(slurm.kill, "sshd")
+    for session in sessions:
+        send(session, signal.SIGKILL)
+    (shared / "go").touch()
+    await until(looks.unanswered, 60)
+    assert not waiting.done()
+    await asyncio.to_thread(slurm.spawn, "sshd")
     status, view = await waiting
     assert (status, view.state) == ("ended", "COMPLETED")
 
@@ -183,7 +223,7 @@ async def test_an_outcome_that_stays_unknown_calls_a_person_at_its_deadline(
 
 
 async def test_a_job_of_another_name_under_the_same_id_is_another_job(client: SlurmClient, store: FileReceipts, key: str) -> None:
-    wait = await started(client, store, key, "sleep 60")
+    wait = await started(client, store, key, "sleep 600")
     seen = (await take_snapshot(client, [Watched(wait.job_id, "other-name", wait.since)])).of(
         Watched(wait.job_id, "other-name", wait.since)
     )
@@ -193,7 +233,7 @@ async def test_a_job_of_another_name_under_the_same_id_is_another_job(client: Sl
 
 
 async def test_a_start_that_takes_too_long_is_reported(connection: str, client: SlurmClient, store: FileReceipts, key: str) -> None:
-    wait = await started(client, store, key, "sleep 15", nodes=2, exclusive=True)
+    wait = await started(client, store, key, "sleep 600", nodes=2, exclusive=True)
     behind = await submit_held(client, JobSpec(body="true", output="/dev/null", nodes=2, exclusive=True), job_name_for(key, 7))
     await client.release(behind.job_id)
     view_of = replace(wait, job_id=behind.job_id, job_name=behind.job_name, max_wait_s=2.0)
@@ -205,9 +245,19 @@ async def test_a_start_that_takes_too_long_is_reported(connection: str, client: 
 async def test_state_reason_and_output_reach_the_log(
     connection: str, client: SlurmClient, store: FileReceipts, key: str, shared: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wait = await started(client, store, key, "echo 'étape 1'; sleep 3; echo fin", output=f"{shared}/log-%j.txt")
-    await event_of(connection, wait)
-    text = capsys.readouterr().out
+    body = f"echo 'étape 1'; while [ ! -e {shared}/go ]; do sleep 0.2; done; echo fin"
+    wait = await started(client, store, key, body, output=f"{shared}/log-%j.txt")
+    waiting = asyncio.create_task(event_of(connection, wait, 100))
+    said: list[str] = []
+
+    async def runs_and_speaks() -> bool:
+        said.append(capsys.readouterr().out)
+        return "RUNNING" in "".join(said) and "étape 1" in "".join(said)
+
+    await until(runs_and_speaks, 60)
+    (shared / "go").touch()
+    await waiting
+    text = "".join(said) + capsys.readouterr().out
     assert f"Slurm: job {wait.job_id} RUNNING" in text
     assert f"Slurm: job {wait.job_id} COMPLETED" in text
     assert f"[job {wait.job_id}] étape 1" in text
@@ -217,7 +267,7 @@ async def test_state_reason_and_output_reach_the_log(
 async def test_one_look_serves_all_jobs_and_accounting_is_asked_only_about_what_looks_ended(
     client: SlurmClient, store: FileReceipts, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = [await started(client, store, f"{key}/{i}", "sleep 60") for i in range(3)]
+    running = [await started(client, store, f"{key}/{i}", "sleep 600") for i in range(3)]
     gone = Watched("99998", "never-there", time.time())
     asked: list[str] = []
     original = client._run

@@ -34,7 +34,7 @@ def state(slurm: PrivateSlurm, job: str) -> str:
     return slurm.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").stdout.strip()
 
 
-def reaches(slurm: PrivateSlurm, job: str, wanted: str, timeout_s: float = 30) -> None:
+def reaches(slurm: PrivateSlurm, job: str, wanted: str, timeout_s: float = 90) -> None:
     wait_until(f"{wanted} of job {job}", lambda: state(slurm, job) == wanted, timeout_s=timeout_s)
 
 
@@ -42,7 +42,7 @@ def output(slurm: PrivateSlurm, job: str) -> str:
     return (slurm.base / f"job-{job}.out").read_text()
 
 
-def until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+def until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
     wait_until("the condition", condition, timeout_s=timeout_s)
 
 
@@ -58,7 +58,7 @@ def test_accounting_remembers_the_exit_code(slurm: PrivateSlurm) -> None:
 
 
 def test_one_heavy_job_runs_at_a_time(slurm: PrivateSlurm) -> None:
-    first = submit(slurm, "sleep 60", "--licenses=heavy")
+    first = submit(slurm, "sleep 600", "--licenses=heavy")
     reaches(slurm, first, "RUNNING")
     second = submit(slurm, "true", "--licenses=heavy")
     until(lambda: slurm.run("squeue", "-h", "-j", second, "-o", "%r").stdout.strip() == "Licenses")
@@ -67,10 +67,10 @@ def test_one_heavy_job_runs_at_a_time(slurm: PrivateSlurm) -> None:
 
 
 def test_both_partitions_reach_the_same_nodes_and_a_requeue_runs_again(slurm: PrivateSlurm) -> None:
-    job = submit(slurm, 'test -n "$SLURM_RESTART_COUNT" || { sleep 60; }; echo again', "-p", "other")
+    job = submit(slurm, 'test -n "$SLURM_RESTART_COUNT" || { sleep 600; }; echo again', "-p", "other")
     reaches(slurm, job, "RUNNING")
     slurm.run("scontrol", "requeue", job)
-    reaches(slurm, job, "COMPLETED", timeout_s=60)
+    reaches(slurm, job, "COMPLETED")
     assert "again" in output(slurm, job)
 
 
@@ -90,7 +90,7 @@ def test_ssh_with_the_strict_host_key_reaches_slurm(slurm: PrivateSlurm) -> None
 
 
 def test_jobs_outlive_the_controller_and_a_second_handle_sees_the_same_cluster(slurm: PrivateSlurm) -> None:
-    job = submit(slurm, "sleep 60")
+    job = submit(slurm, "sleep 600")
     reaches(slurm, job, "RUNNING")
     began = time.time()
     slurm.run("scontrol", "update", f"JobId={job}", "Comment=written-down")  # so that there is something to save
@@ -124,7 +124,9 @@ def test_nothing_secret_is_open_to_others(slurm: PrivateSlurm) -> None:
 
 
 def test_stop_ends_daemons_and_what_is_left_of_jobs_of_a_killed_node(tmp_path: Path) -> None:
-    cluster = PrivateSlurm(tmp_path / "-with-a-long-name-so-that-sockets-need-a-shorter-home-than-this-one", accounting=False).start()
+    cluster = PrivateSlurm(
+        tmp_path / "-with-a-long-name-so-that-sockets-need-a-shorter-home-than-this-one", accounting=False, slurmd_timeout_s=60
+    ).start()
     try:
         marker = f"{os.getpid()}.125"
         job = submit(cluster, f"sleep {marker} & sleep {marker}", "--no-requeue")

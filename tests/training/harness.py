@@ -4,7 +4,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from include.runtime.tokenizer import chat_template_digest, has_tokenizer, token
 from include.transforms.datasets_io import DatasetHeader, SidedRow, write_dataset
 from include.transforms.dimension_scores import DimensionScore
 from local.layout import Layout
+from local.ports import free_port
 
 PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = digest("environment", {"test": "yes"})
@@ -168,10 +168,8 @@ class Store:
     def start_ranks(
         self, spec: RunSpec, arguments: list[str], ranks: int, wrappers: Mapping[int, list[str]] | None = None
     ) -> list["Forked"]:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        # Not one of the kernel's: any outgoing connection may be given that before the first rank listens on it.
+        common = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         places = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
         return [self.start(spec, arguments, (wrappers or {}).get(rank), place) for rank, place in enumerate(places)]
 
