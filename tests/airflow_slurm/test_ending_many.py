@@ -15,7 +15,7 @@ from airflow_slurm.errors import CommandRefused, ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.remote.client import ALREADY_DONE, IDS_A_SCANCEL, Answer
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
-from airflow_slurm.work import looking, shared, stop
+from airflow_slurm.work import cancelling, looking, shared, stop
 from airflow_slurm.work.cancelling import cancel
 from airflow_slurm.work.stop import end_job
 
@@ -46,9 +46,30 @@ async def failed_at_once(crowd: Crowd, store: FileReceipts, keys: list[str], mon
     return time.monotonic() - began
 
 
+def all_gather(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The first look, and each kind of command, waits until so many want it, however long these take to come by: GATHER_S is for machines at rest."""
+
+    async def first_look(seconds: float) -> None:
+        if all(each.last == float("-inf") for each in looking._LOOKS.values()):
+            while not any(len(each.wanted or ()) == count for each in looking._LOOKS.values()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(seconds)
+
+    async def command(seconds: float) -> None:
+        while not any(len(batch.ids) == count for kinds in cancelling._BATCHES.values() for batch in kinds.values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(seconds)
+
+    looking._LOOKS.clear()
+    cancelling._BATCHES.clear()
+    for module, sleep in ((looking, first_look), (cancelling, command)):
+        monkeypatch.setattr(module, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+
+
 async def test_fifty_share_one_connection_and_its_looks(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd()
     keys = crowd.submitted(store, 50)
+    all_gather(monkeypatch, 50)
     took_s = await failed_at_once(crowd, store, keys, monkeypatch)
     assert crowd.jobs == {}
     assert crowd.connections == 1
@@ -70,6 +91,7 @@ async def test_no_store_is_opened_in_the_loops_own_thread(store: FileReceipts, m
 async def test_those_that_do_not_save_are_cancelled_in_order(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd(saves=False)
     keys = crowd.submitted(store, 50)
+    all_gather(monkeypatch, 50)
     took_s = await failed_at_once(crowd, store, keys, monkeypatch)
     assert crowd.jobs == {}
     assert took_s >= STOP["grace_s"]
@@ -176,6 +198,7 @@ async def test_a_later_one_opens_a_new_connection_when_the_last_has_left(store: 
 async def test_a_cluster_that_does_not_answer_is_asked_once_for_all(store: FileReceipts, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = Crowd()
     keys = crowd.submitted(store, 50)
+    all_gather(monkeypatch, 50)
 
     async def nobody(argv: object) -> None:
         crowd.asked.append(list(argv))  # type: ignore[call-overload]
