@@ -2,7 +2,7 @@
 
 Claim the next number, queue a *held* job and look whether another one has its name, write the receipt, lift the hold: two command
 lines on the login node. A job can't start before its receipt is stored, and a held orphan costs nothing. If sbatch's answer got lost, the job is
-looked up by its name for a while before anything is sent again. Of several jobs of one name the lowest id stays.
+looked up by its name for a while before anything is sent again. Of several jobs of one name :mod:`.of_one_name` says which one stays.
 """
 
 from __future__ import annotations
