@@ -18,11 +18,12 @@ from airflow_slurm import triggers
 from airflow_slurm.errors import ControllerUnreachable
 from airflow_slurm.file_receipts import FileReceipts
 from airflow_slurm.hook import SlurmHook
-from airflow_slurm.receipts import JobEnd, Owner
+from airflow_slurm.receipts import JobEnd, Owner, Receipt
 from airflow_slurm.remote.client import SlurmClient
 from airflow_slurm.slurm.names import job_name_for
 from airflow_slurm.spec import JobSpec
 from airflow_slurm.triggers import SlurmJobTrigger, Wait, as_json
+from airflow_slurm.work import stop
 from airflow_slurm.work.reconciler import reconcile
 from airflow_slurm.work.stop import end_job, give_up
 from airflow_slurm.work.submit import Submitted, Work, submit
@@ -77,7 +78,14 @@ async def test_one_that_outlives_its_cancel_is_killed_whole(
         asked.append(list(argv))
         return await run(self, argv, **kwargs)
 
+    wait = stop._wait
+
+    async def patient_after_a_kill(client: SlurmClient, receipt: Receipt, since: float, seconds: float, pause_s: float) -> Any:
+        killed = any("--signal=KILL" in argv for argv in asked)
+        return await wait(client, receipt, since, 60.0 if killed else seconds, pause_s)
+
     monkeypatch.setattr(SlurmClient, "_run", noted)
+    monkeypatch.setattr(stop, "_wait", patient_after_a_kill)
     done = await started(client, store, key, OWNER, STUBBORN.format(shared))
     await appears(shared / "up")
     policy = replace(HASTY, grace_s=0.5, cancel_wait_s=wait_s * 0.1)
