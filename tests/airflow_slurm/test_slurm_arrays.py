@@ -175,8 +175,8 @@ async def test_an_array_runs_while_one_of_its_tasks_does(client: SlurmClient, st
     await appears(shared / "runs")
 
     async def the_other_ended() -> bool:
-        row = by_id(await client.queue(done.receipt.job_name)).get(f"{done.receipt.job_id}_1")
-        return row is not None and row.state.info.phase.ended
+        rows = [row for row in await client.queue(done.receipt.job_name) if row.array_id == f"{done.receipt.job_id}_1"]
+        return [row.state.info.phase.ended for row in rows] == [True]
 
     await until(the_other_ended)
     assert (await look(client, done.receipt, done.since)).state in ("RUNNING", "CONFIGURING")
