@@ -131,8 +131,7 @@ def test_a_task_that_was_cleared_while_its_worker_asked_for_its_state_keeps_its_
         return "failed"
 
     monkeypatch.setattr(killed, "task_state", cleared_meanwhile)
-    with told_to_end(operator):
-        threading.Timer(2.5, lambda: crowd.end("7")).start()
+    with told_to_end(operator, crowd, ends=True):
         operator.execute(task.context)
     assert cancels(crowd) == []
 

@@ -80,9 +80,9 @@ async def test_one_that_outlives_its_cancel_is_killed_whole(
 
     wait = stop._wait
 
-    async def patient_after_a_kill(client: SlurmClient, receipt: Receipt, since: float, seconds: float, pause_s: float) -> Any:
+    async def patient_after_a_kill(client: SlurmClient, receipt: Receipt, since: float, seconds: float, *args: Any) -> Any:
         killed = any("--signal=KILL" in argv for argv in asked)
-        return await wait(client, receipt, since, 60.0 if killed else seconds, pause_s)
+        return await wait(client, receipt, since, 60.0 if killed else seconds, *args)
 
     monkeypatch.setattr(SlurmClient, "_run", noted)
     monkeypatch.setattr(stop, "_wait", patient_after_a_kill)
