@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_slurm.slurm.names import job_name_for
+from include.stores.catalog.receipts import CatalogReceipts
 from local.folders import remove
 from local.services import Service
 from tests.e2e.runs import PATIENCE, Run, Runs, until
@@ -82,7 +83,10 @@ class Held:
         self.run.api.request("PATCH", f"{self.run.path}/taskInstances/{task}", {"new_state": state})
 
     def ended_politely(self, task: str) -> bool:
-        return self.state(task) in GONE and (self.folder / f"{task}.saved").exists()
+        """The job has saved and is gone, and whoever ended it has confirmed that: the reconciler has nothing to do any more."""
+        receipts = CatalogReceipts(self.stack.environment()["ALIGN_CATALOG_URL"])
+        closed = receipts.get(f"{self.run.dag_id}/{self.run.run_id}/{task}/-1") is None
+        return closed and self.state(task) in GONE and (self.folder / f"{task}.saved").exists()
 
     def end(self) -> None:
         (self.folder / "end").touch()
